@@ -153,13 +153,17 @@ def rmw(
     return _from_bits(old, dtype), _from_bits(new, x.dtype)
 
   def on_points(view, region):
-    rows = region.rows(access.mask)
+    rows = region.rows(access.mask, as_is=True)
     table = lax.reshape(view, (rows.count, *rows.row))
     operands = [lax.reshape(v, (rows.size, *rows.row)) for v in access.operands]
+    mask = rows.mask
+    if mask is not None:
+      mask = lax.reshape(mask, (rows.size,))
     *old, table = fetch_update.fetch_update(
         table,
         lax.reshape(rows.index, (rows.size,)),
         *operands,
+        mask=mask,
         op=op,
         order=order,
         reverse=reverse,
@@ -203,6 +207,12 @@ def _update(
     else:
       window, view = regions.pin(region.window(view), view)
     old = region.from_window(window)
+    if region.is_whole and need_old and ok is not None:
+      # Else the array would be read again after it has been updated in place.
+      fetched, view = regions.pin(
+          lax.select(ok, view, lax.full_like(view, 0)), view
+      )
+      return fetched, lax.select(ok, combine(None, view, *operands), view)
     new = combine(None, old, *operands)
     if region.covers_window and ok is None:
       view = region.write(view, new)
