@@ -294,7 +294,7 @@ def sequential(x, idx, *operands, mask, op, reverse, need_old):
     new = lax.select_n(ok, old, semantics.combine(op, old, *values))
     return write(x, new, i), log
 
-  log = jnp.zeros((idx.shape[0], *x.shape[1:]), x.dtype)
+  log = jnp.zeros_like(operands[0])
   x, log = lax.fori_loop(0, idx.shape[0], log_body, (x, log), unroll=unroll)
   if not need_old:
     return [x]
