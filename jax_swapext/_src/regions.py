@@ -89,8 +89,8 @@ class Region(NamedTuple):
         if self.shape[axis] == self.array_shape[dim]:
           return inner[axis]
       if not isinstance(index, Slice):
-        index = _within(index, self.shape[axis])
-        return _Entry(_affine(index, stride, start), axes)
+        size = self.shape[axis]
+        return _Entry(_part_of_slice(index, size, stride, start), axes)
       start = _affine(index.start, stride, start)
       return _Entry(Slice(start, index.size, stride * index.stride), axes)
     if not outer.axes:
@@ -133,15 +133,17 @@ def _affine(i, stride, start):
   return i + start
 
 
-def _within(i, size):
-  """`i` in a view of `size`, wrapped; what is outside the view goes far away.
+def _part_of_slice(i, size, stride, start):
+  """Index `i` of a slice of `size` elements, as an index of what it slices.
 
-  There no later rule takes it for an index from the end of something larger.
+  What is outside of the slice goes far away: it is neither another element nor
+  an index from the end.
   """
   if isinstance(i, (int, np.integer)):
-    return i if i < size else _FAR
+    return _affine(i, stride, start) if i < size else _FAR
   i = _wrap(i, size)
   inside = (i >= 0) & (i < np.int32(size))
+  i = _affine(i, stride, start)
   return lax.select(inside, i, lax.full_like(i, _FAR))
 
 
@@ -380,7 +382,9 @@ class Points(NamedTuple):
   entries: tuple[_Entry, ...]
   shape: tuple[int, ...]
 
-  def rows(self, mask: jax.Array | None, *, as_is: bool = False) -> Rows:
+  def rows(
+      self, name: str, mask: jax.Array | None, *, as_is: bool = False
+  ) -> Rows:
     """Linear indices of the region's rows, in the region's row-major order.
 
     A row is as many trailing dimensions as are whole; with a mask it is one
@@ -400,8 +404,9 @@ class Points(NamedTuple):
     count = math.prod(table)
     if count > np.iinfo(np.int32).max:
       raise NotImplementedError(
-          f"Index arrays on an array of {count} elements: linear indices have "
-          "32 bits. Split the array, or make its rows longer."
+          f"{name}: wanted fewer than 2^31 elements or rows to choose from with"
+          f" index arrays, which become linear indices of 32 bits, got {count}."
+          " Split the array, or make its rows longer."
       )
     index, ok, stride = lax.full(shape, 0, np.int32), None, count
     for entry, length in zip(self.entries, table):
