@@ -76,13 +76,21 @@ def prepare(
           f"{name}: wanted one Ref, got a choice between several. Select one "
           "before the access."
       )
-    base, transforms, view = ref.ref, ref.transforms, cast(Any, ref.type)
+    # Not `ref.type`, which does not know the tracers of vmap and grad.
+    base, transforms = ref.ref, ref.transforms
+    view = compat.transform_type(transforms, jax.typeof(base))
   else:
     if not compat.is_ref(ref):
       raise TypeError(
           f"{name}: wanted a Ref first, got {indexing.describe(ref)}."
       )
     base, transforms, view = ref, (), jax.typeof(ref)
+  if op is not None and may_repeat(transforms) and _has_none(idx):
+    raise NotImplementedError(
+        f"{name}: wanted no None in an index of a view that has an index array "
+        "itself: None may move axes, and the order of repeated elements with "
+        "them. Leave it out and reshape the value."
+    )
   shape, dtype = view.shape, view.dtype
   args, restore = canonicalize(
       name, shape, dtype, idx, mask, operands, op, mask is not None
@@ -203,9 +211,12 @@ def check_mask(name, mask, shape) -> jax.Array | None:
   return indexing.broadcast(name, "mask", mask, shape)
 
 
-def may_repeat(access: Access) -> bool:
+def may_repeat(transforms: tuple[Any, ...]) -> bool:
   """Whether some element of the Ref may be in the region more than once."""
   return any(
-      isinstance(t, NDIndexer) and t.int_indexer_shape != ()
-      for t in access.transforms
+      isinstance(t, NDIndexer) and t.int_indexer_shape != () for t in transforms
   )
+
+
+def _has_none(idx: Any) -> bool:
+  return isinstance(idx, tuple) and any(i is None for i in idx)

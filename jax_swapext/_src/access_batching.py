@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from jax_swapext._src import compat
 from jax_swapext._src import indexing
 from jax_swapext._src.access import Access
+from jax_swapext._src.access import may_repeat
 import numpy as np
 
 NDIndexer = compat.NDIndexer
@@ -60,6 +61,12 @@ def batch_access(
       if at is None and not _is_batched(t, d):
         transforms.append(t)
         continue
+      if may_repeat(access.transforms[:i]) and _moved_slices(t, d):
+        raise NotImplementedError(
+            f"{name}: wanted no batched start of pl.ds on a view that has an "
+            "index array itself: the order of repeated elements would be lost. "
+            "Index with an array instead: start + jnp.arange(size)."
+        )
       t, at, order = _batch_indexer(t, d, size, at)
       transforms.append(t)
       if order is not None and i != last:
@@ -170,6 +177,15 @@ def _batch_indexer(
   return result, where, [0 if a == "batch" else 1 + old.index(a) for a in new]
 
 
+def _moved_slices(indexer: NDIndexer, dims: Any) -> list[int]:
+  """The dimensions whose slice has a batched start."""
+  return [
+      i
+      for i, (e, d) in enumerate(zip(indexer.indices, dims.indices))
+      if isinstance(e, Slice) and e.is_dynamic_start and d.start is not None
+  ]
+
+
 def _batch_indices(indexer, dims, size, at, ints):
   """Every batched index as an integer array with the batch axis in front.
 
@@ -177,11 +193,7 @@ def _batch_indices(indexer, dims, size, at, ints):
   its own behind those that the index has already.
   """
   int_shape = indexer.int_indexer_shape
-  moved = [
-      i
-      for i, (e, d) in enumerate(zip(indexer.indices, dims.indices))
-      if isinstance(e, Slice) and e.is_dynamic_start and d.start is not None
-  ]
+  moved = _moved_slices(indexer, dims)
   lengths = tuple(indexer.indices[i].size for i in moved)
   full = (size, *int_shape, *lengths)
   new_int = ["batch", *ints, *moved]
@@ -193,9 +205,8 @@ def _batch_indices(indexer, dims, size, at, ints):
   for i, (entry, d) in enumerate(zip(indexer.indices, dims.indices)):
     if i in moved:
       starts = compat.moveaxis(entry.start, d.start, 0)
-      steps = lax.iota(starts.dtype, entry.size) * np.asarray(
-          entry.stride, starts.dtype
-      )
+      starts = indexing.to_int32(starts)
+      steps = lax.iota(np.int32, entry.size) * np.int32(entry.stride)
       axis = new_int.index(i)
       indices.append(spread(starts, (0,)) + spread(steps, (axis,)))
     elif isinstance(entry, Slice):

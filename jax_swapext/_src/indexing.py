@@ -68,6 +68,7 @@ def parse_index(
     idx = (idx,)
   if not idx or (len(idx) == 1 and idx[0] is Ellipsis):
     return None, None
+  check_addressable(name, shape)
   entries = _expand_ellipsis(name, idx, len(shape))
   dim, indices, dims, arrays = 0, [], [], []
   for entry in entries:
@@ -148,6 +149,8 @@ def _dim_index(name, entry, dim, size, may_leave):
     raise TypeError(f"{where}: wanted an integer index, got {got}.")
   if not isinstance(entry, np.ndarray):
     return entry
+  if entry.dtype != np.uint64:
+    entry = entry.astype(np.int64)  # the size may not fit its own dtype
   if entry.ndim == 0:
     return np.int32(_static_index(where, int(entry), size, may_leave))
   if entry.size and not may_leave and not _within(entry, size):
@@ -274,6 +277,30 @@ def _numpy_layout(indexer: NDIndexer, dims: list[int | None]) -> Layout:
 
 def inverse_permutation(permutation: Sequence[int]) -> tuple[int, ...]:
   return tuple(int(i) for i in np.argsort(permutation))
+
+
+FAR = np.iinfo(np.int32).max  # outside of any array: see `check_addressable`
+
+
+def to_int32(i: Any) -> jax.Array:
+  """`i` as int32; what does not fit stays outside of any array."""
+  i = jnp.asarray(i)
+  if i.dtype == np.int32:
+    return i
+  if jnp.iinfo(i.dtype).max > FAR:
+    unsigned = jnp.issubdtype(i.dtype, jnp.unsignedinteger)
+    far = np.asarray(FAR, i.dtype)
+    i = lax.clamp(np.zeros((), i.dtype) if unsigned else -far, i, far)
+  return lax.convert_element_type(i, np.int32)
+
+
+def check_addressable(name: str, shape: tuple[int, ...]) -> None:
+  """Indices are computed with 32 bits: raises NotImplementedError beyond."""
+  if any(d > FAR for d in shape):
+    raise NotImplementedError(
+        f"{name}: wanted dimensions of at most {FAR} elements, since indices "
+        f"are computed with 32 bits, got shape {shape}. Give it two dimensions."
+    )
 
 
 # ## Shared with `access`

@@ -71,7 +71,7 @@ class Region(NamedTuple):
     for i, e in enumerate(indexer.indices):
       if isinstance(e, Slice):
         if not isinstance(e.start, int):
-          e = Slice(_int32(e.start), e.size, e.stride)
+          e = Slice(indexing.to_int32(e.start), e.size, e.stride)
         inner.append(_Entry(e, (axes.index(i),)))
       else:
         inner.append(_Entry(e, int_axes if np.shape(e) else ()))
@@ -117,11 +117,15 @@ class Region(NamedTuple):
       dims = [
           _Dim(e.index.start, int(e.index.size), e.index.stride, False, n)
           if isinstance(e.index, Slice)
-          else _Dim(e.index, 1, 1, True, n)
+          else _Dim(_wrap_static(e.index, n), 1, 1, True, n)
           for e, n in zip(self.entries, self.array_shape)
       ]
-      return Window(tuple(map(_static_start, dims)), self.shape)
+      return Window(tuple(dims), self.shape)
     return self.points()
+
+
+def _wrap_static(i, size):
+  return _wrap(i, size) if isinstance(i, (int, np.integer)) else i
 
 
 def _affine(i, stride, start):
@@ -139,12 +143,12 @@ def _part_of_slice(i, size, stride, start):
   What is outside of the slice goes far away: it is neither another element nor
   an index from the end.
   """
-  if isinstance(i, (int, np.integer)):
-    return _affine(i, stride, start) if i < size else _FAR
   i = _wrap(i, size)
+  if isinstance(i, int):
+    return _affine(i, stride, start) if 0 <= i < size else indexing.FAR
   inside = (i >= 0) & (i < np.int32(size))
   i = _affine(i, stride, start)
-  return lax.select(inside, i, lax.full_like(i, _FAR))
+  return lax.select(inside, i, lax.full_like(i, indexing.FAR))
 
 
 def _positions(s: Slice):
@@ -152,29 +156,11 @@ def _positions(s: Slice):
 
 
 def _wrap(i, size):
-  """`i` as int32, negative indices counted from the end, others unchanged.
-
-  Static ones are canonical already.
-  """
+  """`i` as int32 or int, negative indices counted from the end."""
   if isinstance(i, (int, np.integer)):
-    return i
-  i = _int32(i)
+    return int(i) + size if i < 0 else int(i)
+  i = indexing.to_int32(i)
   return lax.select(i < 0, i + np.int32(size), i)
-
-
-_FAR = 2**30  # outside any array that 32-bit indices can address
-
-
-def _int32(i):
-  """`i` as int32; what does not fit stays far outside of any array."""
-  i = jnp.asarray(i)
-  if i.dtype == np.int32:
-    return i
-  if jnp.iinfo(i.dtype).max > np.iinfo(np.int32).max:
-    unsigned = jnp.issubdtype(i.dtype, jnp.unsignedinteger)
-    far = np.asarray(_FAR, i.dtype)
-    i = lax.clamp(np.zeros((), i.dtype) if unsigned else -far, i, far)
-  return lax.convert_element_type(i, np.int32)
 
 
 # ## Windows
@@ -198,12 +184,6 @@ class _Dim(NamedTuple):
   @property
   def is_inside(self) -> bool:
     return self.is_static and 0 <= self.start <= self.length - self.span
-
-
-def _static_start(dim: _Dim) -> _Dim:
-  if isinstance(dim.start, np.integer):
-    return dim._replace(start=int(dim.start))
-  return dim
 
 
 class Window(NamedTuple):
@@ -302,7 +282,8 @@ class Window(NamedTuple):
 
   def _starts(self):
     return [
-        np.int32(d.start) if d.is_static else _int32(d.start) for d in self.dims
+        np.int32(d.start) if d.is_static else indexing.to_int32(d.start)
+        for d in self.dims
     ]
 
   def _may_wrap(self):
@@ -447,7 +428,8 @@ def _row_index(entry, length, shape, alone, as_is):
     inside = static and 0 <= start and start + last < length
     index = _positions(index)
   else:
-    index = _int32(index) if alone and as_is else _wrap(index, length)
+    as_is = as_is and alone
+    index = indexing.to_int32(index) if as_is else _wrap(index, length)
     inside = alone
   index = lax.broadcast_in_dim(jnp.asarray(index, np.int32), shape, axes)
   if inside:

@@ -147,7 +147,8 @@ def _swap_jvp(primals, tangents, *, tree, need_old):
     outs = swap_p.bind(ref, *leaves, tree=tree, need_old=need_old)
     return outs, [compat.zero_tangent(o) for o in outs]
   access_dot = access._replace(operands=(compat.instantiate(value_dot),))
-  swap_ = _swap_in_order if access_lib.may_repeat(access) else _swap_at_once
+  repeats = access_lib.may_repeat(access.transforms)
+  swap_ = _swap_in_order if repeats else _swap_at_once
   return swap_(ref, access, need_old), swap_(ref_dot, access_dot, need_old)
 
 
