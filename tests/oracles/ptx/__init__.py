@@ -117,4 +117,4 @@ def run_mosaic(text: str, host_llvm: str, buffers, *, seed: int | None = None,
       tensor_maps=launch.tensor_maps, seed=seed, detect_races=detect_races,
       max_steps=max_steps).run()
   return [device.download(a, b.shape, b.dtype)
-          for a, b in zip(addresses, buffers)], report
+          for a, b in zip(addresses, buffers, strict=True)], report

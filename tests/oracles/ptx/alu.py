@@ -206,7 +206,7 @@ def _arithmetic(instruction):
   if not instruction.types:
     return None
   floating = instruction.types[-1] in (
-      "f16", "bf16", "f32", "f64", "f16x2", "bf16x2")
+      "f16", "bf16", "f32", "f64", "f16x2", "bf16x2", "f32x2")
   rounding = next((m for m in instruction.modifiers if m in _ROUNDINGS), None)
   directed = rounding in ("rz", "rm", "rp")
   if "cc" in mods or root in ("addc", "subc", "madc"):
@@ -341,7 +341,7 @@ def _build_arithmetic(kernel, instruction, function, dtypes):
   type_name = instruction.types[-1]
   dtype = parse.type_to_dtype(type_name)
   packed = None
-  if type_name in ("f16x2", "bf16x2") and instruction.root not in (
+  if type_name in ("f16x2", "bf16x2", "f32x2") and instruction.root not in (
       "and", "or", "xor", "mov"):
     packed = parse.type_to_dtype(type_name[:-2])
   sources = instruction.operands[1:]
@@ -367,7 +367,7 @@ def _build_arithmetic(kernel, instruction, function, dtypes):
       result = _flush(result)
     if packed is not None:
       result = np.ascontiguousarray(result.astype(packed)).view(
-          np.uint32).reshape(-1)
+          dtype).reshape(-1)
     write(cta, np.atleast_1d(result))
   return operation
 
@@ -413,7 +413,7 @@ def _build_set_predicate(kernel, instruction):
     with np.errstate(all="ignore"):
       result = compare(left, right)
     results = [result, ~result]
-    for write, value in zip(destinations, results):
+    for write, value in zip(destinations, results, strict=False):
       write(cta, value if function is None else function(value, c(cta)))
   return operation
 
@@ -528,8 +528,6 @@ def _build_move(kernel, instruction):
   """mov, where one side may be a vector of narrower registers."""
   destination, source = instruction.operands
   dtype = parse.type_to_dtype(instruction.types[-1])
-  if dtype.itemsize == 8 or not source.startswith("{"):
-    pass
   if source.startswith("{"):
     parts = operands.vector(source)
     width = 8 * dtype.itemsize // len(parts)

@@ -15,9 +15,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import dataclasses
 import re
-from collections.abc import Callable
 
 import numpy as np
 

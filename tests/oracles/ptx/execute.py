@@ -238,7 +238,7 @@ class Grid:
     self.ctas = [Cta(self, i, c, self.rng) for i, c in enumerate(coordinates)]
 
   def cluster_rank(self, coordinates) -> int:
-    x, y, z = (c % n for c, n in zip(coordinates, self.cluster))
+    x, y, z = (c % n for c, n in zip(coordinates, self.cluster, strict=True))
     return x + self.cluster[0] * (y + self.cluster[1] * z)
 
   def cluster_peer(self, cta: Cta, rank: int) -> Cta:
@@ -246,7 +246,7 @@ class Grid:
     cx, cy, _ = self.cluster
     within = (rank % cx, rank // cx % cy, rank // (cx * cy))
     x, y, z = (c // n * n + w for c, n, w in
-               zip(cta.coordinates, self.cluster, within))
+               zip(cta.coordinates, self.cluster, within, strict=True))
     return self.ctas[x + self.shape[0] * (y + self.shape[1] * z)]
 
   def count(self, instruction):

@@ -64,7 +64,7 @@ def pieces(cta, space: str, addresses: np.ndarray, lanes: np.ndarray):
              (memory.PARAM_BASE, memory.SHARED_BASE),
              (memory.SHARED_BASE, 1 << 62), (-(1 << 62), memory.LOCAL_BASE)]
   names = ("local", "param", "shared", "global")
-  for name, (low, high) in zip(names, windows):
+  for name, (low, high) in zip(names, windows, strict=True):
     chosen = (addresses >= low) & (addresses < high)
     if chosen.any():
       base = 0 if name == "global" else low
@@ -115,7 +115,8 @@ def order(cta, arena, lanes, offsets, instruction, *, reads, writes, rmw):
   if semantics is None:
     return 0
   if cta.grid.detector is not None:
-    for column, offset in zip(cta.columns(lanes).tolist(), offsets.tolist()):
+    for column, offset in zip(cta.columns(lanes).tolist(), offsets.tolist(),
+                              strict=True):
       cta.grid.detector.strong(column, (id(arena), offset), semantics[0],
                                reads, writes, rmw)
   return semantics[1]
@@ -123,7 +124,8 @@ def order(cta, arena, lanes, offsets, instruction, *, reads, writes, rmw):
 
 def _param_address(kernel, text):
   """`[name+4]`, where the name is a parameter and no register."""
-  match = re.fullmatch(r"\[\s*([\w$]+)\s*(?:\+\s*(\d+))?\s*\]", text)
+  match = re.fullmatch(
+      r"\[\s*([A-Za-z_$][\w$]*)\s*(?:\+\s*(\d+))?\s*\]", text)
   if not match or match.group(1) in kernel.registers:
     return None
   return match.group(1), int(match.group(2) or 0)
@@ -158,7 +160,7 @@ def _build_load(kernel, instruction):
       record(cta, arena, chosen, offsets, nbytes, instruction, writes=False,
              atomic_scope=scope)
       out[:, chosen] = arena.gather(offsets, dtype, count)
-    for write, values in zip(writers, out):
+    for write, values in zip(writers, out, strict=True):
       write(cta, values.view(f"i{dtype.itemsize}") if signed else values)
   return operation
 
@@ -289,7 +291,7 @@ def _build_atomic(kernel, instruction):
         old[:, chosen[group]] = before
         arena.scatter(offsets[group], np.ascontiguousarray(
             after.astype(item)).view(storage))
-    for write, result in zip(writers, old):
+    for write, result in zip(writers, old, strict=False):
       write(cta, result)
   return operation
 

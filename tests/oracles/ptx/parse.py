@@ -35,7 +35,7 @@ _SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 _FLOAT = {16: np.float16, 32: np.float32, 64: np.float64}
 
 _TYPE_PATTERN = re.compile(r"(?:[bus](?:8|16|32|64)|f(?:16|32|64)|bf16|pred"
-                           r"|f16x2|bf16x2|e4m3x2|e5m2x2|b128)$")
+                           r"|f16x2|bf16x2|f32x2|e4m3x2|e5m2x2|b128)$")
 
 
 def is_type(word: str) -> bool:
@@ -51,6 +51,8 @@ def type_to_dtype(name: str) -> np.dtype:
       return np.dtype(ml_dtypes.bfloat16)
     case "f16x2" | "bf16x2":
       return np.dtype(np.uint32)
+    case "f32x2":
+      return np.dtype(np.uint64)
     case "e4m3x2" | "e5m2x2":
       return np.dtype(np.uint16)
   table = {"b": _UNSIGNED, "u": _UNSIGNED, "s": _SIGNED, "f": _FLOAT}[name[0]]

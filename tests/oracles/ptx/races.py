@@ -176,7 +176,7 @@ class Detector:
   # Bulk copies ---------------------------------------------------------------
 
   def start_copy(self, cta: int, column: int) -> tuple[int, np.ndarray]:
-    """A copy issued by `column`; returns its agent and the clocks it runs at."""
+    """A copy issued by `column`: returns its agent and its clocks."""
     agent = self.column(cta, self._threads_per_cta
                         + int(self._next_agent[cta]) % AGENTS_PER_CTA)
     self._next_agent[cta] += 1

@@ -226,7 +226,7 @@ def _build_shuffle(kernel, instruction):
     if (cta.mask & ~cta.mask[source]).any():
       raise PtxError("shuffle reads a lane that does not take part")
     values = value(cta)[source]
-    for write, result in zip(destinations, (values, inside)):
+    for write, result in zip(destinations, (values, inside), strict=False):
       write(cta, result)
   return _warp_operation(kernel, instruction, instruction.operands[4],
                          operation)
@@ -390,7 +390,7 @@ def _mbarrier_offsets(cta, address, instruction):
   for arena, chosen, offsets in loadstore.pieces(
       cta, space, address(cta)[lanes], lanes):
     arena.check(offsets, 8, 8, True, loadstore.describe(cta, chosen))
-    for lane, offset in zip(chosen.tolist(), offsets.tolist()):
+    for lane, offset in zip(chosen.tolist(), offsets.tolist(), strict=True):
       yield lane, arena.owner.sync, offset
 
 
