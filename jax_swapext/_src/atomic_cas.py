@@ -136,8 +136,8 @@ def _atomic_cas_jvp(primals, tangents, *, tree, need_old, order, **params):
   if constant:
     return outs, [compat.Zero.from_primal_value(o) for o in outs]
   outs_dot = atomic_rmw.follow_winner(
-      ref_dot, access, CAS, *outs, compat.instantiate(dot), need_old=need_old,
-      **params,
+      ref_dot, access, CAS, outs[0], compat.instantiate(dot),
+      need_old=need_old, **params,
   )
   return outs[:need_old], outs_dot
 
@@ -145,7 +145,7 @@ def _atomic_cas_jvp(primals, tangents, *, tree, need_old, order, **params):
 ad.primitive_jvps[atomic_cas_p] = _atomic_cas_jvp
 
 batching.fancy_primitive_batchers[atomic_cas_p] = functools.partial(
-    rules.batch, atomic_cas_p
+    rules.batch, "atomic_cas", atomic_cas_p
 )
 pe.partial_eval_jaxpr_custom_rules[atomic_cas_p] = rules.partial_eval_custom
 pe.dce_rules[atomic_cas_p] = compat.registered_dce_rule(rules.drop_unused_old)

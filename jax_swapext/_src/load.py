@@ -29,6 +29,7 @@ from jax.interpreters import batching
 from jax.interpreters import partial_eval as pe
 from jax.typing import ArrayLike
 from jax_swapext._src import access as access_lib
+from jax_swapext._src import access_batching
 from jax_swapext._src import array_access
 from jax_swapext._src import atomic_rmw
 from jax_swapext._src import compat
@@ -167,14 +168,10 @@ def _load_batch(axis_data, args, dims, *, tree):
   ref_dim, *leaf_dims = dims
   access = tree.unflatten(leaves)
   access_dims = tree.unflatten(leaf_dims)
-  indices = jax.tree.leaves(
-      access_dims.transforms, is_leaf=lambda d: d is None
-  )
-  del indices
   n_index = len(jax.tree.leaves(access.transforms))
   if ref_dim is None and all(d is None for d in leaf_dims[:n_index]):
     return _load_batched_mask(axis_data.size, ref, access, access_dims)
-  access, to_front = access_lib.batch_access(
+  access, to_front = access_batching.batch_access(
       "load", axis_data.size, ref_dim, access, access_dims
   )
   [x] = rules.bind(load_p, ref, access)
@@ -182,7 +179,7 @@ def _load_batch(axis_data, args, dims, *, tree):
 
 
 def _load_batched_mask(size, ref, access, dims):
-  """Neither the Ref nor the index is batched: one load of what any one needs."""
+  """For an unbatched region: one load of what any of them needs."""
   mask, other = access.mask, access.operands
   if dims.mask is not None:
     mask = rules.batched_any(mask, dims.mask)

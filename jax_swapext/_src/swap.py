@@ -184,9 +184,16 @@ def _swap_transpose(cts, ref, *leaves, tree, need_old):
 
 compat.fancy_transposes[swap_p] = _swap_transpose
 
-batching.fancy_primitive_batchers[swap_p] = functools.partial(
-    rules.batch, swap_p
-)
+
+def _swap_batch(axis_data, args, dims, *, tree, need_old):
+  name = "swap" if need_old else "store"
+  return rules.batch(
+      name, swap_p, axis_data, args, dims, tree=tree, need_old=need_old
+  )
+
+
+batching.fancy_primitive_batchers[swap_p] = _swap_batch
+
 pe.partial_eval_jaxpr_custom_rules[swap_p] = rules.partial_eval_custom
 pe.dce_rules[swap_p] = compat.registered_dce_rule(rules.drop_unused_old)
 compat.remat_rules[swap_p] = functools.partial(compat.state_remat, swap_p)
