@@ -18,6 +18,7 @@ On a Ref, inside any Pallas kernel or from :func:`jax.new_ref`: :func:`load`,
 pure functions: ``fetch_*`` and :func:`fetch_cas`.
 """
 
+from jax_swapext._src import pallas as _pallas
 from jax_swapext._src.atomic_cas import atomic_cas as atomic_cas
 from jax_swapext._src.atomic_cas import atomic_cas_p as atomic_cas_p
 from jax_swapext._src.atomic_rmw import atomic_add as atomic_add
@@ -45,4 +46,4 @@ from jax_swapext._src.swap import swap_p as swap_p
 from jax_swapext._src.xla import cpu as _cpu
 from jax_swapext.version import __version__ as __version__
 
-del _cpu  # Imported for the rule that it registers.
+del _cpu, _pallas  # Imported for the rule that it registers.

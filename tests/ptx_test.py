@@ -22,7 +22,6 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import ml_dtypes
 import numpy as np
-
 from oracles import gpu_compile
 from oracles import ptx
 import stock_gpu_corpus as corpus
