@@ -113,6 +113,14 @@ def gather(
   if isinstance(x.layout, gpu_layouts.Splat):
     return gpu_layouts.materialize(x, shape, layout)
   held, vec = list(x.registers.flat), x.layout.vector_length
+  if isinstance(layout, gpu_layouts.Splat):
+    lane, register, element = _holder(
+        x.layout, x.shape, source((0,) * len(shape))
+    )
+    value = gpu_ir.extract(held[register], element)
+    if gpu_layouts.has_distinct_lanes(x.layout):
+      value = gpu_ir.shuffle(value, _as_i32(lane))
+    return FragmentedArray.splat(value, shape, is_signed=x.is_signed)
   result = np.empty(layout.registers_shape(shape), dtype=object)
   for position, elements in gpu_layouts.registers(layout, shape):
     moved = []

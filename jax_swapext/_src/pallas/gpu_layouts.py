@@ -109,6 +109,13 @@ def layout_for(shape: tuple[int, ...], dtype, warp: bool):
   return warpgroup_layout(tuple(shape), 32 if bits == 1 else bits)
 
 
+def warp_value_layout(shape: tuple[int, ...]):
+  """As `warp_layout`, but one element is a value that all threads hold."""
+  if math.prod(shape) == 1:
+    return Splat(tuple(shape))
+  return warp_layout(tuple(shape))
+
+
 def vector_length(layout) -> int:
   if isinstance(layout, Splat):
     return 1
@@ -121,6 +128,10 @@ def materialize(x: FragmentedArray, shape, layout) -> FragmentedArray:
   """`x` in `layout`; a splat is spread out, others have to agree already."""
   if x.layout == layout:
     return x
+  if isinstance(layout, Splat):
+    return FragmentedArray.splat(
+        scalar(x), tuple(shape), is_signed=x.is_signed
+    )
   if isinstance(x.layout, Splat):
     return FragmentedArray.splat(
         x.registers.item(), tuple(shape), layout, is_signed=x.is_signed
@@ -204,6 +215,11 @@ def _replicated(layout, dims) -> bool:
       not isinstance(d, int) and s > 1
       for d, s in zip(dims, _sizes(layout, dims), strict=True)
   )
+
+
+def has_distinct_lanes(layout) -> bool:
+  """Whether some lanes of a warp hold different elements."""
+  return bool(layout.partitioned_lane_dims)
 
 
 def replicated_lanes(layout) -> bool:

@@ -45,6 +45,7 @@ from jax_swapext._src.pallas import gpu_engine
 from jax_swapext._src.pallas import gpu_ir
 from jax_swapext._src.pallas import gpu_layouts
 from jax_swapext._src.pallas import gpu_view
+from jax_swapext._src.pallas import gpu_warp_math
 import numpy as np
 
 AtomicOp = semantics.AtomicOp
@@ -416,3 +417,4 @@ _register(
         aval, tree, AtomicOp.CAS, leaf_avals=leaf_avals, **params
     ),
 )
+gpu_warp_math.register()
