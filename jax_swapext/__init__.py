@@ -46,4 +46,4 @@ from jax_swapext._src.swap import swap_p as swap_p
 from jax_swapext._src.xla import cpu as _cpu
 from jax_swapext.version import __version__ as __version__
 
-del _cpu, _pallas  # Imported for the rule that it registers.
+del _cpu, _pallas  # Imported for the rules that they register, now or later.

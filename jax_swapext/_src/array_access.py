@@ -21,6 +21,7 @@ a slice or a scalar) is read and written as one slice, never elementwise. Points
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+import functools
 from typing import Any
 
 import jax
@@ -38,6 +39,33 @@ Access = access_lib.Access
 NDIndexer = compat.NDIndexer
 
 
+def replicated(fun):
+  """On a mesh with explicit axes, runs `fun(x, access)` on whole arrays.
+
+  Updates are ordered, so each may depend on one before it, wherever its element
+  is. The new array gets the sharding that `x` had.
+  """
+
+  @functools.wraps(fun)
+  def wrapper(x, access, *args, **kwargs):
+    shardings = [jax.typeof(a).sharding for a in jax.tree.leaves((x, access))]
+    if all(p is None for s in shardings for p in s.spec):
+      return fun(x, access, *args, **kwargs)
+    mesh = next(s.mesh for s in shardings if s.mesh.explicit_axes)
+    whole = jax.sharding.NamedSharding(mesh, jax.P())
+    outs = fun(
+        *jax.tree.map(lambda a: jax.sharding.reshard(a, whole), (x, access)),
+        *args, **kwargs,
+    )
+    if not isinstance(outs, tuple):
+      return outs
+    old, new = outs
+    return old, jax.sharding.reshard(new, jax.typeof(x).sharding)
+
+  return wrapper
+
+
+@replicated
 def load(x: jax.Array, access: Access, *, drop: bool = False) -> jax.Array:
   """Reads the region; masked-off elements are `other`, or 0 without one.
 
@@ -72,6 +100,7 @@ def load(x: jax.Array, access: Access, *, drop: bool = False) -> jax.Array:
   return lax.select(mask, value, fill)
 
 
+@replicated
 def swap(
     x: jax.Array, access: Access, *, need_old: bool
 ) -> tuple[Any, jax.Array]:
@@ -97,6 +126,7 @@ def swap(
   return _update(x, access, (value,), on_window, on_points, need_old, False)
 
 
+@replicated
 def rmw(
     x: jax.Array,
     access: Access,
@@ -216,11 +246,18 @@ def _from_bits(x: Any, dtype: np.dtype) -> Any:
 
 
 def region_shape(x: jax.Array, transforms: Sequence[Any]) -> tuple[int, ...]:
-  return compat.transform_type(transforms, jax.typeof(x)).shape
+  return _region_type(x, transforms).shape
 
 
 def _dtype(x, transforms):
-  return compat.transform_type(transforms, jax.typeof(x)).dtype
+  return _region_type(x, transforms).dtype
+
+
+def _region_type(x, transforms):
+  # Without the sharding: JAX refuses indices on one, and here it does not matter.
+  return compat.transform_type(
+      transforms, jax.core.ShapedArray(x.shape, x.dtype)
+  )
 
 
 def _through(

@@ -21,7 +21,6 @@ from __future__ import annotations
 import functools
 
 import jax
-import jax.extend as jex
 from jax.interpreters import ad
 from jax.interpreters import batching
 from jax.interpreters import partial_eval as pe
@@ -85,7 +84,7 @@ def atomic_cas(
   return restore(old)
 
 
-atomic_cas_p = jex.core.Primitive("swapext_atomic_cas")
+atomic_cas_p = compat.Primitive("swapext_atomic_cas")
 atomic_cas_p.multiple_results = True
 atomic_cas_p.is_effectful = lambda params: True
 atomic_cas_p.def_impl(functools.partial(compat.apply_primitive, atomic_cas_p))

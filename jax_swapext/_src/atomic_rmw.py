@@ -23,7 +23,6 @@ from typing import Any
 
 import jax
 from jax import lax
-import jax.extend as jex
 from jax.interpreters import ad
 from jax.interpreters import batching
 from jax.interpreters import partial_eval as pe
@@ -208,7 +207,7 @@ def bind(
   )
 
 
-atomic_rmw_p = jex.core.Primitive("swapext_atomic_rmw")
+atomic_rmw_p = compat.Primitive("swapext_atomic_rmw")
 atomic_rmw_p.multiple_results = True
 atomic_rmw_p.is_effectful = lambda params: True
 atomic_rmw_p.def_impl(functools.partial(compat.apply_primitive, atomic_rmw_p))

@@ -41,6 +41,11 @@ from jax._src.state import primitives as _state_primitives
 from jax._src.state import types as _state_types
 import jaxlib
 
+# This is `jax.extend.core.Primitive`. It is taken from where it is defined since
+# importing `jax.extend` loads Pallas, which costs 30 ms and most programs do not
+# need.
+Primitive = _core.Primitive
+
 # Eager execution of a primitive: the only way to make an `impl` that compiles.
 apply_primitive = _dispatch.apply_primitive
 

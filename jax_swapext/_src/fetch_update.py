@@ -39,7 +39,6 @@ import functools
 
 import jax
 from jax import lax
-import jax.extend as jex
 from jax.interpreters import ad
 from jax.interpreters import batching
 from jax.interpreters import mlir
@@ -73,7 +72,7 @@ def fetch_update(
   )
 
 
-fetch_update_p = jex.core.Primitive("fetch_update")
+fetch_update_p = compat.Primitive("fetch_update")
 fetch_update_p.multiple_results = True
 fetch_update_p.def_impl(
     functools.partial(compat.apply_primitive, fetch_update_p)
@@ -329,11 +328,7 @@ def _fetch_update_xla(x, idx, *operands, op, order, reverse, unique_indices,
 
 
 def lowering(fun):
-  """`fun` as a lowering rule; on a mesh of explicit axes it runs replicated.
-
-  The updates are ordered, so each depends on those before it wherever its row
-  is. Results go back to the shardings that the abstract eval rule promises.
-  """
+  """`fun` as a lowering rule of `fetch_update_p`."""
 
   def on_bytes(x, idx, *operands, op, **params):
     # Only moved, never computed with: XLA's 16-bit detour would change a NaN.
@@ -344,27 +339,7 @@ def lowering(fun):
     outs = fun(as_bytes(x), idx, *map(as_bytes, operands), op=op, **params)
     return [lax.bitcast_convert_type(o, x.dtype) for o in outs]
 
-  def on_mesh(ctx, *args, **params):
-    avals = [*ctx.avals_in, *ctx.avals_out]
-    if all(p is None for a in avals for p in a.sharding.spec):
-      lower = mlir.lower_fun(on_bytes, multiple_results=True)
-      return lower(ctx, *args, **params)
-
-    def resharded(*args, **params):
-      mesh = jax.sharding.get_abstract_mesh()
-      everywhere = jax.sharding.NamedSharding(mesh, jax.P())
-      outs = on_bytes(
-          *(jax.sharding.reshard(a, everywhere) for a in args), **params
-      )
-      return [
-          jax.sharding.reshard(o, a.sharding)
-          for o, a in zip(outs, ctx.avals_out)
-      ]
-
-    lower = mlir.lower_fun(resharded, multiple_results=True)
-    return lower(ctx, *args, **params)
-
-  return on_mesh
+  return mlir.lower_fun(on_bytes, multiple_results=True)
 
 
 mlir.register_lowering(fetch_update_p, lowering(_fetch_update_xla))

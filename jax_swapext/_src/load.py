@@ -23,7 +23,6 @@ import functools
 
 import jax
 from jax import lax
-import jax.extend as jex
 from jax.interpreters import ad
 from jax.interpreters import batching
 from jax.interpreters import partial_eval as pe
@@ -86,7 +85,7 @@ def load(
   return restore(x)
 
 
-load_p = jex.core.Primitive("swapext_load")
+load_p = compat.Primitive("swapext_load")
 load_p.multiple_results = True
 load_p.is_effectful = lambda params: True
 load_p.def_impl(functools.partial(compat.apply_primitive, load_p))

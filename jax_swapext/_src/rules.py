@@ -63,6 +63,12 @@ def discharge(ctx, x, access, fun):
   space = getattr(ctx.in_avals[0], "memory_space", None)
   x = compat.unconstrain(x, space, ctx.strip_memory_space)
   outs, new = fun(x)
+  outs = [
+      jax.sharding.reshard(o, a.sharding)
+      if jax.typeof(o).sharding.spec != a.sharding.spec
+      else o
+      for o, a in zip(outs, ctx.out_avals)
+  ]
   if new is not None:
     new = compat.constrain(new, space, ctx.strip_memory_space)
   return (new, *[None] * len(access)), outs

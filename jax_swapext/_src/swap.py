@@ -22,7 +22,6 @@ from __future__ import annotations
 import functools
 
 import jax
-import jax.extend as jex
 from jax.interpreters import ad
 from jax.interpreters import batching
 from jax.interpreters import partial_eval as pe
@@ -101,7 +100,7 @@ def swap(
   return restore(old)
 
 
-swap_p = jex.core.Primitive("swapext_swap")
+swap_p = compat.Primitive("swapext_swap")
 swap_p.multiple_results = True
 swap_p.is_effectful = lambda params: True
 swap_p.def_impl(functools.partial(compat.apply_primitive, swap_p))

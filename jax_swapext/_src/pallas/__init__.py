@@ -34,6 +34,7 @@ import sys
 from types import ModuleType
 
 _RULES_FOR = {
+  "jax._src.pallas.cost_estimate": "jax_swapext._src.pallas.cost",
   "jax._src.pallas.mosaic_gpu.lowering": "jax_swapext._src.pallas.mosaic_gpu",
 }
 
