@@ -204,3 +204,127 @@ def out_of_bounds(semantics):
     o_ref[pl.ds(start_ref[0], 128)] = jnp.zeros((128,), _F32)
   return _kernel(out_of_bounds_body, semantics, _spec((256,))), [
       _spec((1,), jnp.int32)]
+
+
+# ## What stock refuses
+#
+# Each kernel has a twin in mosaic_gpu_kernels.py, in this library's terms.
+
+
+def _warp_one(body):
+  def one():
+    pl.when(lax.axis_index("w") == 1)(body)
+  _in_each_warp(one)
+
+
+def _store_in_warp(x_ref, o_ref, s_ref):
+  del x_ref, s_ref
+  _warp_one(lambda: o_ref.__setitem__(..., jnp.zeros((128,), _F32)))
+
+
+def _load_in_warp(x_ref, o_ref, s_ref):
+  del s_ref
+  _warp_one(lambda: o_ref.__setitem__(0, x_ref[...][0]))
+
+
+def _iota_in_warp(x_ref, o_ref, s_ref):
+  del x_ref, s_ref
+  _warp_one(lambda: o_ref.__setitem__(
+      0, jnp.sum(lax.iota(_F32, 128))))
+
+
+def _broadcast_in_warp(x_ref, o_ref, s_ref):
+  del s_ref
+  _warp_one(lambda: o_ref.__setitem__(
+      0, jnp.sum(jnp.broadcast_to(x_ref[1], (128,)))))
+
+
+def _odd_size(x_ref, o_ref, s_ref):
+  del s_ref
+  o_ref[pl.ds(0, 33)] = x_ref[pl.ds(2, 33)]
+
+
+def _strided(x_ref, o_ref, s_ref):
+  del s_ref
+  o_ref[pl.ds(0, 64)] = x_ref[pl.ds(0, 64, 2)]
+
+
+def _integer_array(x_ref, o_ref, s_ref):
+  del s_ref
+  o_ref[...] = x_ref[jnp.full((128,), 3, jnp.int32)]
+
+
+def _atomic_scalar(x_ref, o_ref, s_ref):
+  s_ref[...] = x_ref[...]
+  plgpu.atomic_add(s_ref.at[3], jnp.float32(1))
+  o_ref[...] = s_ref[...]
+
+
+def _atomic_odd(x_ref, o_ref, s_ref):
+  s_ref[...] = x_ref[...]
+  plgpu.atomic_add(s_ref.at[pl.ds(0, 33)], jnp.ones((33,), _F32))
+  o_ref[...] = s_ref[...]
+
+
+def _atomic_float_max(x_ref, o_ref, s_ref):
+  s_ref[...] = x_ref[...]
+  plgpu.atomic_max(s_ref, x_ref[...] + 1.0)
+  o_ref[...] = s_ref[...]
+
+
+def _scalar_smem_load_in_warp(x_ref, o_ref, s_ref):
+  s_ref[...] = x_ref[...]
+  _warp_one(lambda: o_ref.__setitem__(0, s_ref[5]))
+
+
+def _while_result_in_warp(x_ref, o_ref, s_ref):
+  del s_ref
+  def run():
+    o_ref[0] = lax.while_loop(lambda i: i < 9.0, lambda i: i * 2.0, x_ref[1])
+  _warp_one(run)
+
+
+# Kernel, and what each lowering says.
+_NO_RULE = "Unimplemented primitive in Pallas Mosaic GPU lowering: "
+_NOT_128 = "must have a number of elements that is a multiple of 128"
+_NO_LAYOUT = "Failed to infer a possible set of layouts"
+REFUSED = {
+    "store_in_warp": (_store_in_warp, *[_NO_RULE + "broadcast_in_dim"] * 2),
+    "load_in_warp": (
+        _load_in_warp, *["Can only load scalars in warp-level code"] * 2),
+    "iota_in_warp": (_iota_in_warp, *[_NO_RULE + "iota"] * 2),
+    "broadcast_in_warp": (
+        _broadcast_in_warp, *[_NO_RULE + "broadcast_in_dim"] * 2),
+    "odd_size": (_odd_size, _NOT_128, _NO_LAYOUT),
+    "strided": (_strided, *["Strided slices not implemented"] * 2),
+    "integer_array": (_integer_array, *["int_indexer_shape non-empty"] * 2),
+    "atomic_scalar": (
+        _atomic_scalar, "Atomic stores not supported for splat layout",
+        "must be fixed-length vector"),
+    "atomic_odd": (
+        _atomic_odd, *["Atomic stores not supported for splat layout"] * 2),
+    "atomic_float_max": (
+        _atomic_float_max, *["f32 only supports add atomics, got max"] * 2),
+    "scalar_smem_load_in_warp": (
+        _scalar_smem_load_in_warp, None,
+        "Op memref.load does not support warp semantics"),
+    "while_result_in_warp": (
+        _while_result_in_warp, None,
+        "Op scf.while does not support warp semantics"),
+}
+
+
+def refused(name, semantics):
+  body = REFUSED[name][0]
+  def refused_body(x_ref, o_ref, s_ref):
+    body(x_ref, o_ref, s_ref)
+  x = _spec((128,))
+  return _kernel(refused_body, semantics, x, scratch_types=[
+      plgpu.SMEM((128,), _F32)]), [x]
+
+
+def refused_bool(semantics):
+  def refused_bool_body(x_ref, o_ref):
+    o_ref[...] = x_ref[...]
+  x = _spec((256,), jnp.bool_)
+  return _kernel(refused_bool_body, semantics, x), [x]

@@ -142,6 +142,20 @@ def _plain_index(site: Site) -> bool:
   return True
 
 
+def _fits_tiles(site: Site, ctx) -> bool:
+  """Whether stock can move the region of a tiled Ref, if it is one."""
+  if not any(
+      isinstance(t, gpu_core.UntilingTransform)
+      for t in site.access_avals().transforms
+  ):
+    return True
+  if ctx.out_layout_hint is not None:
+    return True  # Whoever asked for a layout knows the tiling.
+  shape = site.region().shape
+  # Without one, stock takes the layout of a matrix product's result.
+  return len(shape) == 2 and shape[0] % 64 == 0 and shape[1] % 8 == 0
+
+
 def _stock_lowers(site: Site, ctx, ref) -> bool:
   """Whether the stock rule accepts this access, and lowers it rightly."""
   request, access = site.request, site.access_avals()
@@ -161,7 +175,7 @@ def _stock_lowers(site: Site, ctx, ref) -> bool:
     )
   if site.warp or math.prod(shape) % gpu_ir.WARPGROUP_SIZE:
     return False
-  if request.dtype == np.dtype(bool):
+  if request.dtype == np.dtype(bool) or not _fits_tiles(site, ctx):
     return False
   if swaps:
     # Under Lane lowering the value's threads may be others than the old

@@ -59,6 +59,8 @@ class _Shadow:
     # Untouched pages of a zeros array cost nothing.
     self.reads = np.zeros((granules, columns), np.int32)
     self.atomics = np.zeros((granules, columns), np.int32)
+    # Who has stored the very value that is there: reading it back is no race.
+    self.stored = np.zeros((granules, columns), np.bool_)
     self.any_read = np.zeros(granules, np.bool_)
     self.any_atomic = np.zeros(granules, np.bool_)
     self.narrow_cta = np.full(granules, -1, np.int32)
@@ -254,11 +256,14 @@ class Detector:
       harmless = ~changes
     else:
       harmless = np.zeros(len(cells), np.bool_)
+    if not writes:
+      harmless = shadow.stored[cells, mine]
     kind = "write-write" if writes else "write-read"
     self._report(kind, arena, cells, bad & ~harmless, mine, writer, text)
 
     if not atomic_scope:
-      sub = np.flatnonzero(shadow.any_atomic[cells] & ~harmless)
+      unsafe = shadow.any_atomic[cells] & (~harmless if writes else True)
+      sub = np.flatnonzero(unsafe)
       if sub.size:
         known = proxied if clocks is not None else generic[sub]
         bad, who = self._unordered(shadow.atomics, cells[sub], mine[sub], known)
@@ -281,6 +286,8 @@ class Detector:
     stamp = (self._now[0, mine, mine] if clocks is None
              else clocks[0][mine])
     if atomic_scope:
+      if writes:
+        shadow.stored[cells] = False
       shadow.atomics[cells, mine] = stamp
       shadow.any_atomic[cells] = True
       shadow.last_atomic_cta[cells] = self._cta_of(mine)
@@ -290,6 +297,8 @@ class Detector:
       real = ~harmless
       self._same_instruction(arena, cells[real], mine[real], text,
                              None if changes is None else changes[real])
+      shadow.stored[cells[real]] = False
+      shadow.stored[cells, mine] = True
       shadow.writer[cells[real]] = mine[real]
       shadow.write_clock[cells[real]] = stamp[real]
       shadow.reads[cells[harmless], mine[harmless]] = stamp[harmless]
