@@ -65,9 +65,13 @@ runpy.run_module("jax_swapext", run_name="__main__")
 """
 
 
-def run(*args, path=ROOT, **env):
-  """Runs Python with `path` as the only place of the package."""
-  env = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(path)} | env
+def run(*args, path=ROOT):
+  """Runs Python with the package from `path`, the rest as in this process."""
+  paths = [str(path), *filter(None, sys.path)]
+  env = os.environ | {
+      "JAX_PLATFORMS": "cpu",
+      "PYTHONPATH": os.pathsep.join(paths),
+  }
   return subprocess.run(
       [sys.executable, "-W", "error", *args], env=env, timeout=300,
       capture_output=True, text=True, cwd=tempfile.gettempdir(),

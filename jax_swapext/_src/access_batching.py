@@ -161,10 +161,8 @@ def _batch_indexer(
   shape = list(indexer.shape)
   if at is not None:
     shape.insert(at, size)
-  new = [
-      a if a in new_int else labels[a]
-      for a in indexing.region_axes(indices, new_int)
-  ]
+  axes = indexing.region_axes(indices, list(range(-len(new_int), 0)))
+  new = [new_int[a] if a < 0 else labels[a] for a in axes]
   where = new.index("batch")
   result = NDIndexer(tuple(indices), tuple(shape), tuple(int_shape))
   if [a for a in new if a != "batch"] == old:

@@ -254,7 +254,7 @@ def _dtype(x, transforms):
 
 
 def _region_type(x, transforms):
-  # Without the sharding: JAX refuses indices on one, and here it does not matter.
+  # Without the sharding: JAX refuses indices on one; here it does not matter.
   return compat.transform_type(
       transforms, jax.core.ShapedArray(x.shape, x.dtype)
   )

@@ -133,7 +133,7 @@ def _atomic_cas_jvp(primals, tangents, *, tree, need_old, order, **params):
       order=order if constant else "index", **params,
   )
   if constant:
-    return outs, [compat.Zero.from_primal_value(o) for o in outs]
+    return outs, [compat.zero_tangent(o) for o in outs]
   outs_dot = atomic_rmw.follow_winner(
       ref_dot, access, CAS, outs[0], compat.instantiate(dot),
       need_old=need_old, **params,

@@ -257,7 +257,7 @@ def _atomic_rmw_jvp(
   rules.check_differentiable(name, ref, ref_dot, dots[0])
   if rules.is_constant(ref_dot, ref) or op in semantics.BITWISE:
     outs = bind(ref, access, op, need_old=need_old, **params)
-    return outs, [compat.Zero.from_primal_value(o) for o in outs]
+    return outs, [compat.zero_tangent(o) for o in outs]
   params["order"] = "index"
   dot = compat.instantiate(dots[0])
   if op in semantics.LINEAR:

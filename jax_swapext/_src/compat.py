@@ -41,9 +41,8 @@ from jax._src.state import primitives as _state_primitives
 from jax._src.state import types as _state_types
 import jaxlib
 
-# This is `jax.extend.core.Primitive`. It is taken from where it is defined since
-# importing `jax.extend` loads Pallas, which costs 30 ms and most programs do not
-# need.
+# This is `jax.extend.core.Primitive`, taken from where it is defined: importing
+# `jax.extend` loads Pallas, which costs 30 ms and most programs do not need.
 Primitive = _core.Primitive
 
 # Eager execution of a primitive: the only way to make an `impl` that compiles.
@@ -76,7 +75,6 @@ WriteEffect = _state_types.WriteEffect
 
 # A rule that turns a Ref operation into one on the Ref's value.
 register_discharge_rule = _discharge.register_discharge_rule
-discharge_state = _discharge.discharge_state
 constrain = _discharge.constrain
 unconstrain = _discharge.unconstrain
 
@@ -87,6 +85,12 @@ GradAccum: Any = _ad.GradAccum
 Zero: Any = _ad_util.Zero
 instantiate = _ad_util.instantiate
 
+
+def zero_tangent(x: Any) -> Any:
+  """The symbolic zero among the tangents of `x`."""
+  return _ad_util.Zero(jax.typeof(x).to_tangent_aval())
+
+
 # Rematerialisation and partial evaluation of Ref operations. Without them
 # `jax.checkpoint` gives wrong gradients silently.
 remat_rules = _remat.rules
@@ -95,7 +99,6 @@ state_partial_eval_custom = _state_primitives._state_partial_eval_custom
 
 # Batching helpers that `jax.interpreters.batching` lacks.
 moveaxis = _batching.moveaxis
-broadcast_batch = _batching.broadcast
 
 # Jaxpr printing.
 pp_eqn_rules = _core.pp_eqn_rules

@@ -125,7 +125,7 @@ def _fetch_update_jvp(primals, tangents, *, op, order, need_old, **params):
   outs = bind(x, idx, *operands, op=op, need_old=fetch)
   if zeros or op in semantics.BITWISE:
     outs = outs if need_old else outs[-1:]
-    return outs, [compat.Zero.from_primal_value(o) for o in outs]
+    return outs, [compat.zero_tangent(o) for o in outs]
   x_dot = compat.instantiate(x_dot)
   value = 1 if op is AtomicOp.CAS else 0
   dot = compat.instantiate(operand_dots[value])

@@ -123,7 +123,7 @@ def _load_jvp(primals, tangents, *, tree):
   other_dots = tree.unflatten(leaf_dots).operands
   constant = rules.is_constant(ref_dot, ref)
   if constant and all(type(d) is compat.Zero for d in other_dots):
-    return [x], [compat.Zero.from_primal_value(x)]
+    return [x], [compat.zero_tangent(x)]
   other_dots = tuple(map(compat.instantiate, other_dots))
   access = tree.unflatten(leaves)._replace(operands=other_dots)
   if constant:
@@ -167,6 +167,8 @@ def _load_batch(axis_data, args, dims, *, tree):
   ref_dim, *leaf_dims = dims
   access = tree.unflatten(leaves)
   access_dims = tree.unflatten(leaf_dims)
+  if all(d is None for d in dims):
+    return load_p.bind(*args, tree=tree), [None]
   n_index = len(jax.tree.leaves(access.transforms))
   if ref_dim is None and all(d is None for d in leaf_dims[:n_index]):
     return _load_batched_mask(axis_data.size, ref, access, access_dims)

@@ -206,8 +206,6 @@ class Window(NamedTuple):
         shifts.append(None)
         continue
       start = d.start
-      if d.squeeze:
-        start = _wrap(start, d.length)
       last = d.length - self._extent(d)
       if isinstance(start, int):
         moved = min(max(start, 0), last)
@@ -278,13 +276,17 @@ class Window(NamedTuple):
       return lax.slice(x, starts, ends)
     return lax.dynamic_slice(
         x, self._starts(), self.extents,
-        allow_negative_indices=self.shifts is None,
+        allow_negative_indices=self._may_wrap(),
     )
 
   def _starts(self):
     return [
         np.int32(d.start) if d.is_static else _int32(d.start) for d in self.dims
     ]
+
+  def _may_wrap(self):
+    # As in JAX's own slices. Scalars have been wrapped already.
+    return [self.shifts is None and not d.squeeze for d in self.dims]
 
   def read(self, x: jax.Array) -> jax.Array:
     return self.from_window(self.window(x))
@@ -311,7 +313,7 @@ class Window(NamedTuple):
     if self.is_whole:
       return w
     return lax.dynamic_update_slice(
-        x, w, self._starts(), allow_negative_indices=self.shifts is None
+        x, w, self._starts(), allow_negative_indices=self._may_wrap()
     )
 
   def write(self, x: jax.Array, v: jax.Array) -> jax.Array:
@@ -413,7 +415,6 @@ def _row_index(entry, length, shape, check):
     index = _positions(index)
   else:
     inside = False
-    index = _wrap(index, length)
   index = lax.broadcast_in_dim(jnp.asarray(index, np.int32), shape, axes)
   if inside or not check:
     return index, None

@@ -96,9 +96,9 @@ def batch(name, prim, axis_data, args, dims, *, tree, **params):
   ref_dim, *leaf_dims = dims
   if ref_dim is None:
     raise ValueError(
-        f"{name}: wanted a batched Ref under vmap, since the index, the value"
-        f" or the mask is batched, got the unbatched {jax.typeof(ref)}. Make "
-        "the Ref inside the mapped function, or map over it (in_axes)."
+        f"{name}: wanted a batched Ref under vmap, where each element of the "
+        f"batch writes, got the unbatched {jax.typeof(ref)}. Make the Ref "
+        "inside the mapped function, or map over it (in_axes)."
     )
   access = tree.unflatten(leaves)
   access_dims = tree.unflatten(leaf_dims)

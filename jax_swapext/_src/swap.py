@@ -145,7 +145,7 @@ def _swap_jvp(primals, tangents, *, tree, need_old):
   rules.check_differentiable("swap", ref, ref_dot, value_dot)
   if rules.is_constant(ref_dot, ref):
     outs = swap_p.bind(ref, *leaves, tree=tree, need_old=need_old)
-    return outs, [compat.Zero.from_primal_value(o) for o in outs]
+    return outs, [compat.zero_tangent(o) for o in outs]
   access_dot = access._replace(operands=(compat.instantiate(value_dot),))
   swap_ = _swap_in_order if access_lib.may_repeat(access) else _swap_at_once
   return swap_(ref, access, need_old), swap_(ref_dot, access_dot, need_old)
