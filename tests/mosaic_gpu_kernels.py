@@ -764,7 +764,7 @@ def refused(name, semantics):
   x = jax.ShapeDtypeStruct((n,), jnp.float32)
   small = jax.ShapeDtypeStruct((128,), jnp.float32)
   if name == "too_many_registers":
-    def refused_body(x_ref, o_ref, s_ref):  # noqa: F811
+    def refused_body(x_ref, o_ref, s_ref):
       del s_ref
       jsx.store(o_ref, pl.ds(0, 31), jsx.load(
           x_ref.reshape(127, 43), (slice(0, 43), slice(0, 31)))[0])

@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import unittest
 
@@ -23,11 +22,11 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 import ml_dtypes
+import mosaic_gpu_data as data_lib
 import mosaic_gpu_kernels as kernels
 from mosaic_gpu_kernels import Case
 import numpy as np
 from oracles import gpu_compile
-import reference
 from reference import Window
 import stock_gpu_corpus
 
@@ -44,93 +43,6 @@ _needs_compiler = unittest.skipUnless(
     "JAX's CUDA plugin, which holds the compiler, is missing")
 
 
-def _values(rng, dtype, shape):
-  if dtype == np.bool_:
-    return rng.integers(0, 2, shape).astype(bool)
-  if dtype.kind in "iu":
-    low = 0 if dtype.kind == "u" else -100
-    return rng.integers(low, 100, shape).astype(dtype)
-  # Whole numbers: sums are exact in any order.
-  return rng.integers(-8, 9, shape).astype(np.float32).astype(dtype)
-
-
-@dataclasses.dataclass
-class _Data:
-  x: np.ndarray
-  operands: list[np.ndarray]
-  mask: np.ndarray | None
-
-  def arguments(self, case):
-    vector = kernels._vector_shape(case.region)
-    shaped = [v.reshape(vector) for v in self.operands]
-    if self.mask is not None:
-      shaped.append(self.mask.reshape(vector))
-    return [self.x, *shaped, *case.traced()]
-
-
-def _make_data(case: Case, seed: int) -> _Data:
-  rng = np.random.default_rng(seed)
-  x = _values(rng, case.np_dtype, case.shape)
-  operands = [_values(rng, case.np_dtype, case.region)
-              for _ in range(case.operands)]
-  at = reference.positions(case.shape, case.index)
-  if case.op == "atomic_cas":
-    # About half of the comparisons succeed.
-    there = x.reshape(-1)[np.maximum(at, 0)]
-    operands[0] = np.where(
-        rng.integers(0, 2, case.region) == 1, there, operands[0])
-  mask = None
-  if case.mask:
-    mask = (rng.integers(0, 2, case.region) == 1) & (at >= 0)
-  return _Data(x, operands, mask)
-
-
-def _expected(case: Case, data: _Data):
-  x, operands, mask = data.x, data.operands, data.mask
-  match case.op:
-    case "load":
-      return reference.load(x, case.index, mask, *(operands or [None]))
-    case "store" | "swap":
-      return reference.swap(x, case.index, *operands, mask)
-    case "atomic_cas":
-      return reference.cas(x, case.index, *operands, mask)
-  name = case.op.removeprefix("atomic_")
-  return reference.rmw(name, x, case.index, *operands, mask)
-
-
-def _explained(case: Case, data: _Data, old, new) -> bool:
-  """Whether some order of the updates gives these old and new values."""
-  at = reference.positions(case.shape, case.index)
-  on = np.ones(at.shape, bool) if data.mask is None else data.mask
-  name = case.op.removeprefix("atomic_")
-  updates = {}
-  for k in np.ndindex(at.shape):
-    if on[k]:
-      operands = tuple(v[k] for v in data.operands)
-      updates.setdefault(int(at[k]), []).append((operands, old[k]))
-    elif old[k] != 0:
-      return False
-
-  def explain(value, left, final):
-    if not left:
-      return reference.same_bits(value, final)
-    tried = set()
-    for i, (operands, seen) in enumerate(left):
-      key = tuple(np.asarray(v).tobytes() for v in (*operands, seen))
-      if key in tried or not reference.same_bits(value, seen):
-        continue
-      tried.add(key)
-      after = np.asarray(reference.combine(name, value, *operands))
-      if explain(after.astype(case.np_dtype), left[:i] + left[i + 1:], final):
-        return True
-    return False
-
-  with np.errstate(all="ignore"):
-    return all(
-        explain(data.x.reshape(-1)[p], updates.get(p, []), new.reshape(-1)[p])
-        for p in range(data.x.size))
-
-
 class _AccessTestCase(parameterized.TestCase):
 
   def setUp(self):
@@ -140,8 +52,8 @@ class _AccessTestCase(parameterized.TestCase):
   def check(self, case: Case, seeds=(None, 0)):
     """Compiles and runs a case; its old and new values are the reference's."""
     kernel = self.compiler.compile(kernels.access, case)
-    data = _make_data(case, seed=0)
-    old, new = _expected(case, data)
+    data = data_lib.make_data(case, seed=0)
+    old, new = data_lib.expected(case, data)
     for seed in seeds:
       outs, report = kernel.run(*data.arguments(case), seed=seed)
       self.assertEmpty(report.races)
@@ -152,11 +64,12 @@ class _AccessTestCase(parameterized.TestCase):
   def check_any_order(self, case: Case, seeds=(None, 0, 1)):
     """The same, where indices repeat: some order explains what is seen."""
     kernel = self.compiler.compile(kernels.access, case)
-    data = _make_data(case, seed=0)
+    data = data_lib.make_data(case, seed=0)
     for seed in seeds:
       (old, new), report = kernel.run(*data.arguments(case), seed=seed)
       self.assertEmpty(report.races)
-      self.assertTrue(_explained(case, data, old.reshape(case.region), new))
+      old = old.reshape(case.region)
+      self.assertTrue(data_lib.explained(case, data, old, new))
 
 
 _FORMS = {
@@ -353,11 +266,8 @@ class LayoutTest(_AccessTestCase):
     expected = np.full((64, 64), -1, np.float32)
     expected[:37] = x[:37] - 1 if atomic else x[:37]
     np.testing.assert_allclose(out, expected, rtol=1e-6)
-    # Nothing is relaid out: pairs go where the matrix product left them.
-    if not atomic:
-      self.assertEqual(set(kernel.counts("st")), {
-          "st.global.b32", "st.global.v2.b32", "st.global.v4.b32"}
-                       & set(kernel.counts("st")))
+    # Nothing is relaid out: that would go through shared memory.
+    self.assertEmpty([c for c in kernel.counts("st", "ld") if "shared" in c])
 
   @parameterized.product(semantics=_SEMANTICS)
   def test_result_of_a_matrix_product_compiles(self, semantics):
@@ -530,7 +440,9 @@ class PtxTest(_AccessTestCase):
   def test_compiles_for_blackwell(self, semantics):
     kernel = gpu_compile.compiler("b200").compile(
         kernels.warp_copy, semantics, (128,), "float32")
-    self.assertEqual(kernel.counts("st")["st.shared.v4.b32"], 1)
+    self.assertIn(kernel.counts("st"), (
+        {"st.global.v2.b64": 1, "st.shared.v2.b64": 1},
+        {"st.global.v4.b32": 1, "st.shared.v4.b32": 1}))
 
 
 def _instructions(text: str) -> list[str]:
