@@ -558,10 +558,10 @@ def accumulator(semantics, masked=True, product=False, atomic=False):
         plgpu.wgmma(acc_ref, a_ref, b_ref)
         return acc_ref[...]
       x = pl.run_scoped(multiply, plgpu.ACC((64, 64), jnp.float32))
-    else:
-      x = plgpu.layout_cast(x_ref[...], plgpu.Layout.WGMMA)
-    row = plgpu.broadcasted_iota(
-        jnp.int32, (64, 64), 0, layout=plgpu.Layout.WGMMA)
+    row, column = (plgpu.broadcasted_iota(
+        jnp.int32, (64, 64), d, layout=plgpu.Layout.WGMMA) for d in (0, 1))
+    if not product:
+      x = (row * 64 + column).astype(jnp.float32) * x_ref[0]
     mask = row < n_ref[0] if masked else None
     if atomic:
       jsx.atomic_add(o_ref, None, x, mask=mask)
@@ -572,7 +572,7 @@ def accumulator(semantics, masked=True, product=False, atomic=False):
   scratch = [_tiled_smem((64, 64), jnp.bfloat16, 128)] * 2 if product else []
   return make_kernel(
       accumulator_body, x, semantics=semantics, scratch_types=scratch), [
-          x, spec((1,), jnp.int32)]
+          spec((1,), jnp.float32), spec((1,), jnp.int32)]
 
 
 def swizzled(semantics, warp, op, dtype="float32", swizzle=128, mask=True):

@@ -109,8 +109,9 @@ def run_mosaic(text: str, host_llvm: str, buffers, *, seed: int | None = None,
   """
   device = memory.GlobalMemory()
   addresses = [device.upload(b) for b in buffers]
-  launch = host.read_launch(host_llvm, addresses)
   kernel = parse.parse(text)
+  launch = host.read_launch(
+      host_llvm, addresses, [p.size for p in kernel.parameters])
   report = execute.Grid(
       text, launch.grid, launch.block, _pack(kernel, launch.parameters), device,
       dynamic_shared=launch.dynamic_shared, cluster=launch.cluster,

@@ -108,7 +108,8 @@ def _typed(text: str) -> tuple[str, str]:
 class _Evaluator:
   """Runs one straight-line LLVM function over a small host memory."""
 
-  def __init__(self, buffers):
+  def __init__(self, buffers, parameter_sizes):
+    self._parameter_sizes = parameter_sizes
     self._memory = bytearray(1 << 20)
     self._top = 64
     self._values: dict[str, object] = {}
@@ -118,7 +119,7 @@ class _Evaluator:
     table = self._allocate(8 * max(len(buffers), 1), 8)
     for i, address in enumerate(buffers):
       self._store(table + 8 * i, address, 8)
-    self._arguments = [self._spec, table]
+    self._table = table
 
   def _allocate(self, size: int, alignment: int) -> int:
     self._top = -(-self._top // alignment) * alignment
@@ -145,8 +146,9 @@ class _Evaluator:
     return int(text)
 
   def run(self, parameters: list[str], body: str):
-    for name, value in zip(parameters, self._arguments, strict=True):
-      self._values[name] = value
+    # The buffers come last; before them is what the runtime wants to know.
+    self._values = dict.fromkeys(parameters, self._spec)
+    self._values[parameters[-1]] = self._table
     for line in body.splitlines():
       line = re.sub(r",?\s*!\w+.*$", "", line).strip()
       if not line or line.startswith((";", "ret")):
@@ -216,22 +218,22 @@ class _Evaluator:
                  _split_types(match.group(2))]
     match match.group(1):
       case "mosaic_gpu_build_kernel_spec":
-        self._build_spec(arguments)
+        self._launch(arguments[1:], arguments[-2])
+      case "mosaic_gpu_launch_kernel":  # Drop once jax >= 0.12.
+        self._launch(arguments[1:], arguments[-1])
       case "mosaic_gpu_init_tma_desc":
         self._init_descriptor(arguments)
       case name:
         raise PtxError(f"unsupported host call: {name}")
 
-  def _build_spec(self, arguments):
-    (_, *dimensions, shared, _, count, pointers, sizes) = arguments
+  def _launch(self, dimensions, pointers):
     parameters = []
-    for i in range(count):
+    for i, size in enumerate(self._parameter_sizes):
       address = self._load(pointers + 8 * i, 8)
-      size = self._load(sizes + 4 * i, 4) or 8
       parameters.append(bytes(self._memory[address: address + size]))
     self.launch = Launch(
         tuple(dimensions[:3]), tuple(max(c, 1) for c in dimensions[3:6]),
-        tuple(dimensions[6:9]), shared, parameters, self._tensor_maps)
+        tuple(dimensions[6:9]), dimensions[9], parameters, self._tensor_maps)
 
   def _init_descriptor(self, arguments):
     place, base, element, rank, sizes, strides, swizzle, window = arguments
@@ -247,21 +249,24 @@ class _Evaluator:
         "<Q", len(self._tensor_maps) - 1)
 
 
-def read_launch(llvm: str, buffers: list[int]) -> Launch:
+def read_launch(llvm: str, buffers: list[int],
+                parameter_sizes: list[int]) -> Launch:
   """Evaluates the host function of a compiled Mosaic GPU module.
 
   Args:
     llvm: the host module's LLVM IR.
     buffers: device addresses of the custom call's operands and then of those
       results that alias no operand.
+    parameter_sizes: bytes of each parameter of the kernel.
   """
   functions = re.findall(
-      r"define void @(?!_mlir_ciface)(\w+)\(([^)]*)\)[^{]*\{\n(.*?)\n\}",
+      r"define (?:void|i32) @(?!_mlir_ciface)(\w+)\(([^)]*)\)[^{]*"
+      r"\{\n(.*?)\n\}",
       llvm, re.S)
   if len(functions) != 1:
     raise PtxError(f"expected one host function, found {len(functions)}")
   [(_, parameters, body)] = functions
-  evaluator = _Evaluator(buffers)
+  evaluator = _Evaluator(buffers, parameter_sizes)
   evaluator.run([p.split()[-1] for p in parameters.split(",")], body)
   if evaluator.launch is None:
     raise PtxError("the host function launches nothing")

@@ -398,9 +398,9 @@ def _build_mbarrier_arrive(kernel, instruction):
   mods, arguments = instruction.modifiers, list(instruction.operands)
   expects = "expect_tx" in mods
   arrives = "arrive" in mods
+  token = None
   if arrives and not arguments[0].startswith("["):
-    if arguments.pop(0) != "_":
-      return None  # The state token is not modelled.
+    token = operands.writer(kernel, arguments.pop(0))
   address = operands.address(kernel, arguments[0])
   amount = operands.full_reader(
       kernel, arguments[1] if len(arguments) > 1 else "1", np.uint32)
@@ -413,6 +413,9 @@ def _build_mbarrier_arrive(kernel, instruction):
       if expects:
         state.mbarrier(offset).transactions += n
       state.count_down(offset, arrivals=(1 if expects else n) if arrives else 0)
+    if token is not None:
+      # Waiting on a token is refused where it is tried: waits name a parity.
+      token(cta, np.zeros(cta.threads, np.uint64))
   return operation
 
 
