@@ -15,6 +15,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import re
 import unittest
 
@@ -128,6 +130,25 @@ class PlainAccessTest(_AccessTestCase):
     self.check(Case("store", dtype=dtype, shape=(8,), index=3,
                     **_PLACES[place]))
 
+  @parameterized.product(
+      cell=(("bfloat16", (512,), None), ("int8", (8, 128), None),
+            ("bfloat16", (16, 128), np.array([7, 1, 3, 0]))),
+      semantics=_SEMANTICS)
+  def test_mask_laid_out_otherwise(self, cell, semantics):
+    # A loaded mask is laid out as 32-bit numbers, these values are not.
+    dtype, shape, index = cell
+    for op in ("load", "store"):
+      self.check(Case(op, dtype=dtype, shape=shape, index=index, mask=True,
+                      semantics=semantics, warp=False))
+
+  @parameterized.product(semantics=_SEMANTICS, warp=(True, False))
+  def test_gathers_of_whole_warpgroups(self, semantics, warp):
+    place = dict(semantics=semantics, warp=warp)
+    self.check(Case("swap", shape=(8, 64), mask=True,
+                    index=(slice(None), np.arange(1, 64, 4)), **place))
+    self.check(Case("atomic_add", shape=(8, 64), mask=True, dtype="int32",
+                    index=np.array([7, 1, 3, 0]), **place))
+
   @parameterized.product(place=_ALL)
   def test_without_automatic_barriers(self, place):
     # The swaps bring the barrier that they need; the copies in and out of
@@ -234,6 +255,28 @@ class AtomicTest(_AccessTestCase):
   def test_order_that_cannot_be_seen(self, place):
     self.check(Case("atomic_add", dtype="int32", shape=(32,),
                     kwargs=(("order", "index"),), **_PLACES[place]))
+
+
+@_needs_compiler
+class WideTest(_AccessTestCase):
+  """64-bit elements, which need a process with jax_enable_x64."""
+
+  def setUp(self):
+    super().setUp()
+    self.compiler = _wide_compiler()
+
+  @parameterized.product(
+      cell=(("swap", "int64", (128,), None), ("load", "float64", (33,), None),
+            ("atomic_add", "float64", (128,), None),
+            ("atomic_max", "int64", (33,), None),
+            ("atomic_max", "float64", (32,), None),
+            ("atomic_cas", "uint64", (8,), 3),
+            ("load", "float64", (8, 64), np.array([7, 1, 3, 0]))),
+      place=(0, 3, 4, 7))
+  def test_access(self, cell, place):
+    op, dtype, shape, index = cell
+    self.check(Case(op, dtype=dtype, shape=shape, index=index, mask=True,
+                    **_PLACES[place]))
 
 
 @_needs_compiler
@@ -504,12 +547,19 @@ class RefusalTest(_AccessTestCase):
       self.compiler.compile(kernels.refused, name, semantics)
 
 
+@functools.cache
 def _stock_compiler():
   """A compiler whose child never imports this library."""
-  if not hasattr(_stock_compiler, "child"):
-    _stock_compiler.child = gpu_compile.Compiler()
-    unittest.addModuleCleanup(_stock_compiler.child.close)
-  return _stock_compiler.child
+  child = gpu_compile.Compiler()
+  atexit.register(child.close)
+  return child
+
+
+@functools.cache
+def _wide_compiler():
+  child = gpu_compile.Compiler(environment={"JAX_ENABLE_X64": "1"})
+  atexit.register(child.close)
+  return child
 
 
 if __name__ == "__main__":

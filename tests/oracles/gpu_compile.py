@@ -193,17 +193,23 @@ def available() -> bool:
 
 
 class Compiler:
-  """A child process that compiles for one target; restarts when it dies."""
+  """A child process that compiles for one target; restarts when it dies.
 
-  def __init__(self, target: str = "h200"):
+  Args:
+    target: "h200" or "b200".
+    environment: more variables for the child.
+  """
+
+  def __init__(self, target: str = "h200", environment=None):
     self._target = target
+    self._environment = environment or {}
     self._child: subprocess.Popen | None = None
 
   def _start(self):
     environment = dict(
         os.environ, JAX_PLATFORMS="cpu", JAX_SKIP_CUDA_CONSTRAINTS_CHECK="1",
         MOSAIC_GPU_DUMP_PTX="1", MOSAIC_GPU_DUMP_PTXAS="1",
-        MOSAIC_GPU_DUMP_HOST_LLVM="1")
+        MOSAIC_GPU_DUMP_HOST_LLVM="1", **self._environment)
     root = pathlib.Path(__file__).parents[2]
     environment["PYTHONPATH"] = os.pathsep.join(
         [str(root), str(root / "tests"), *filter(None, [

@@ -217,14 +217,24 @@ def polymorphic(
   """
   none = ir.ArrayAttr.get([])
   types = [gpu_ir.value_type(a) for a in out_avals]
+  values = list(values)
+  shape = tuple(site.region().shape)
 
   def placeholder(ty):
-    shape = tuple(ir.VectorType(ty).shape)
-    return _attribute(gpu_layouts.warpgroup_layout(shape, 32))
+    # Of an array over the region; of an index array it is the layout.
+    return _attribute(
+        gpu_layouts.warpgroup_layout(tuple(ir.VectorType(ty).shape), 32)
+    )
+
+  for i, value in enumerate(values):
+    if isinstance(value.type, ir.VectorType) and (
+        tuple(ir.VectorType(value.type).shape) != shape
+    ):
+      values[i] = mgpu.dialect.layout_cast(value, placeholder(value.type))
 
   op = mgpu.dialect.CustomPrimitiveOp(
       result=types,
-      operands_=list(values),
+      operands_=values,
       in_layouts=[placeholder(v.type) for v in values
                   if isinstance(v.type, ir.VectorType)],
       in_transforms=[
@@ -256,16 +266,28 @@ def _site_of(op) -> Any:
 def _constraints(ctx, op):
   """One variable for the layouts of all arrays; SMEM as declared."""
   kinds = layout_inference.VariableType
-  arrays = [
-      layout_inference.ValueSite(op, kinds.OPERAND, i)
+  shape = tuple(_site_of(op).region().shape)
+  vectors = [
+      (layout_inference.ValueSite(op, kinds.OPERAND, i),
+       tuple(ir.VectorType(x.type).shape))
       for i, x in enumerate(op.operands)
       if layout_inference.is_vector(x)
-  ] + [
+  ]
+  arrays = [s for s, its_shape in vectors if its_shape == shape] + [
       layout_inference.ValueSite(op, kinds.RESULT, i)
       for i, x in enumerate(op.results)
       if isinstance(x.type, ir.VectorType)
   ]
   assignments, constraints, sites = {}, [], {}
+  for (site, its_shape), attribute in zip(
+      vectors, op.in_layouts, strict=True
+  ):
+    if its_shape != shape:
+      variable = cs.Variable(site)
+      sites[variable] = [site]
+      assignments[variable] = cs.RegisterLayout(
+          layouts_lib.from_layout_attr(attribute)
+      )
   if arrays:
     variable = cs.Variable(arrays[-1])
     sites[variable] = arrays
@@ -303,7 +325,8 @@ def _lower(ctx, op):
           value, next(layouts), mgpu_utils.is_signed(aval.dtype)
       )
       operands.append(x)
-      layout = x.layout
+      if x.shape == tuple(site.region().shape):
+        layout = x.layout
     elif is_smem(value):
       operands.append(
           dialect_lowering.unwrap_transformed_memref(value, next(transforms))

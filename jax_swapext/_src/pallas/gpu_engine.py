@@ -85,13 +85,16 @@ class Lanes:
   Attributes:
     warp: whether they are a warp, and not a warpgroup.
     auto_barriers: whether the kernel wants barriers around writes.
-    scratch: SMEM of the region's dtype (int32 for indices) or None.
+    scratch: SMEM for old values, or None.
+    index_scratch: SMEM for indices, or None.
+    mask_scratch: SMEM to move a mask through, or None.
   """
 
   warp: bool
   auto_barriers: bool
   scratch: Any = None
   index_scratch: Any = None
+  mask_scratch: Any = None
 
   def barrier(self):
     if self.warp:
@@ -243,7 +246,11 @@ def _is_bool(ty) -> bool:
 def _array_access(request, lanes, ref, view, values, layout):
   shape = view.shape
   spread = lambda x: gpu_layouts.materialize(x, shape, layout)
-  mask = None if values.mask is None else spread(values.mask)
+  mask = values.mask
+  if mask is not None and lanes.mask_scratch is not None:
+    mask = _mask_in_layout(mask, shape, layout, lanes.mask_scratch)
+  elif mask is not None:
+    mask = spread(mask)
   operands = [spread(x) for x in values.operands]
   arrays = _index_arrays(lanes, view, layout)
   ty = gpu_ir.element_type(request.dtype)
@@ -290,6 +297,31 @@ def _array_access(request, lanes, ref, view, values, layout):
     return None
   signed = mgpu_utils.is_signed(request.dtype)
   return gpu_ir.wrap(result, layout, signed)
+
+
+def _mask_in_layout(mask, shape, layout, scratch):
+  """The mask in the value's layout, by way of shared memory if need be."""
+  if mask.layout == layout or isinstance(mask.layout, gpu_layouts.Splat):
+    return gpu_layouts.materialize(mask, shape, layout)
+  i8 = ir.IntegerType.get_signless(8)
+  moved = gpu_gather.gather_through_scratch(
+      _map(mask, lambda x: arith.extui(i8, x)), shape, layout, lambda i: i,
+      scratch,
+  )
+  i1 = ir.IntegerType.get_signless(1)
+  return _map(moved, lambda x: arith.trunci(i1, x))
+
+
+def _map(x, function):
+  """An integer array, elementwise."""
+  held = np.empty(x.registers.shape, dtype=object)
+  for position in np.ndindex(*held.shape):
+    register = x.registers[position]
+    n = ir.VectorType(register.type).shape[0]
+    held[position] = gpu_ir.pack(
+        [function(gpu_ir.extract(register, e)) for e in range(n)]
+    )
+  return gpu_ir.wrap(held, x.layout, False)
 
 
 def _has_vectors(ref, view, layout, dtype):

@@ -72,6 +72,7 @@ class Site:
     auto_barriers: whether the kernel wants barriers around writes.
     scratch: whether an SMEM operand for old values follows the leaves.
     index_scratch: whether one for indices follows.
+    mask_scratch: whether one for the mask follows.
   """
 
   request: Request
@@ -82,6 +83,7 @@ class Site:
   auto_barriers: bool
   scratch: bool = False
   index_scratch: bool = False
+  mask_scratch: bool = False
 
   def access_avals(self):
     return self.tree.unflatten(self.leaf_avals)
@@ -104,7 +106,9 @@ class Site:
 
   def operand_avals(self):
     """Of what `emit_operands` takes; None for a memref."""
-    extra = [None] * (self.scratch + self.index_scratch)
+    extra = [None] * (
+        self.scratch + self.index_scratch + self.mask_scratch
+    )
     return [None, *self.leaf_avals, *extra]
 
   def emit_operands(self, layout, operands):
@@ -117,6 +121,7 @@ class Site:
         self.auto_barriers,
         next(extra) if self.scratch else None,
         next(extra) if self.index_scratch else None,
+        next(extra) if self.mask_scratch else None,
     )
     access = self.tree.unflatten(leaves)
     values = gpu_engine.Values(access.mask, tuple(access.operands))
@@ -246,7 +251,8 @@ def _lower(ctx, request: Request, ref, leaves, tree):
   with contextlib.ExitStack() as stack:
     extra = []
     if not site.warp:
-      for which, struct in _scratch(site).items():
+      semantics_here = ctx.module_ctx.lowering_semantics
+      for which, struct in _scratch(site, semantics_here).items():
         extra.append(
             stack.enter_context(ctx.module_ctx.scratch_view(struct))
         )
@@ -265,10 +271,13 @@ def _lower_lane(ctx, site: Site, region, ref, leaves, extra):
   if math.prod(region.shape) != 1:
     layout = gpu_layouts.layout_for(region.shape, region.dtype, site.warp)
     if not site.warp:
+      # The mask follows the others, not they the mask.
       given = [
-          x.layout for x in values
-          if x.shape == region.shape and not isinstance(
-              x.layout, gpu_layouts.Splat)
+          x.layout for mask_turn in (False, True)
+          for x, a in zip(values, site.leaf_avals, strict=True)
+          if x.shape == region.shape
+          and (a.dtype == np.dtype(bool)) is mask_turn
+          and not isinstance(x.layout, gpu_layouts.Splat)
       ]
       layout = next(iter(given), ctx.out_layout_hint or layout)
   return site.emit_operands(layout, [ref, *values, *extra])
@@ -287,11 +296,10 @@ def _lower_warpgroup(ctx, site: Site, region, ref, leaves, extra, transforms):
     declared[0] = attribute
   operands = [ref, *values, *extra]
   size = math.prod(region.shape)
-  arrays = [a for a in [*site.leaf_avals, *site.out_avals()]
-            if gpu_ir.is_array(a)]
   # With bools alone, the layout pass finds no layout to start from.
-  free = all(a.shape == region.shape for a in arrays) and any(
-      a.dtype != np.dtype(bool) for a in arrays
+  free = any(
+      a.shape == region.shape and a.dtype != np.dtype(bool)
+      for a in [*site.leaf_avals, *site.out_avals()]
   )
   if not site.warp and size % gpu_ir.WARPGROUP_SIZE == 0 and free:
     return gpu_dialect.polymorphic(
@@ -316,8 +324,8 @@ def _lower_warpgroup(ctx, site: Site, region, ref, leaves, extra, transforms):
 # ## Shared memory that some accesses need
 
 
-def _scratch(site: Site) -> dict[str, jax.ShapeDtypeStruct]:
-  """The scratch of an access in warpgroup code."""
+def _scratch(site: Site, how) -> dict[str, jax.ShapeDtypeStruct]:
+  """The scratch of an access in warpgroup code, under the lowering `how`."""
   found = {}
   region = site.region()
   n = math.prod(region.shape)
@@ -335,15 +343,26 @@ def _scratch(site: Site) -> dict[str, jax.ShapeDtypeStruct]:
       found["index_scratch"] = jax.ShapeDtypeStruct(
           (gpu_engine.MAX_WARPGROUPS * math.prod(int_shape),), np.int32
       )
+  if (
+      how == mgpu.LoweringSemantics.Lane
+      and site.access_avals().mask is not None
+      and region.dtype.itemsize != 4
+      and n % gpu_ir.WARPGROUP_SIZE == 0
+  ):
+    # A mask compared from 32-bit numbers is laid out as these are, and under
+    # Lane lowering nobody has seen to it that the value is too.
+    found["mask_scratch"] = jax.ShapeDtypeStruct(
+        (gpu_engine.MAX_WARPGROUPS * n,), np.int8
+    )
   return found
 
 
-def _estimate(request, avals, tree) -> lowering.Resources:
+def _estimate(request, avals, tree, how) -> lowering.Resources:
   site = Site(request, tree, avals[0], tuple(avals[1:]), False, True)
   nbytes = sum(
       -(-s.size * s.dtype.itemsize // gpu_core.SMEM_ALIGNMENT)
       * gpu_core.SMEM_ALIGNMENT
-      for s in _scratch(site).values()
+      for s in _scratch(site, how).values()
   )
   return lowering.Resources(smem_scratch_bytes=nbytes)
 
@@ -404,10 +423,9 @@ def _register(primitive, make_request):
     return _lower(ctx, request, ref, leaves, tree)
 
   def estimate(ctx, *avals, tree, **params):
-    del ctx  # Unused.
     seen = _dtype_seen(avals[0], tree, avals[1:])
     request = make_request(seen, tree, leaf_avals=avals[1:], **params)
-    return _estimate(request, avals, tree)
+    return _estimate(request, avals, tree, ctx.lowering_semantics)
 
   for s in _ALL_SEMANTICS:
     lowering.register_lowering_rule(primitive, *s)(rule)
