@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 import math
-from typing import Any
+from typing import Any, cast
 
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import builtin
@@ -56,7 +56,7 @@ def _attribute(layout) -> ir.Attribute:
   return layouts_lib.to_layout_attr(layout)
 
 
-def with_declared_transforms(ref, ref_aval, transforms):
+def with_declared_transforms(ref, ref_aval: Any, transforms):
   """An SMEM Ref with its declared tiling and swizzle attached.
 
   Args:
@@ -67,18 +67,18 @@ def with_declared_transforms(ref, ref_aval, transforms):
   Returns:
     The memref and the attribute of its transforms.
   """
-  declared = []
+  declared, logical = [], ref_aval
   for t in transforms:
     if not isinstance(t, (gpu_core.UntilingTransform, gpu_core.UnswizzleRef)):
       break
-    declared.insert(0, t.undo(ref_aval))
-    ref_aval = t.transform_type(ref_aval)
+    declared.insert(0, t.undo(logical))
+    logical = t.transform_type(logical)
   attribute = ir.ArrayAttr.get(
       [gpu_core.to_transform_attr(t) for t in declared]
   )
   if declared:
     ref = mgpu.dialect.with_transforms(
-        lowering._reinterpret_cast(ref, ref_aval), attribute
+        lowering._reinterpret_cast(ref, cast(Any, logical)), attribute
     )
   return ref, attribute
 

@@ -27,11 +27,11 @@ from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import arith
 from jax._src.lib.mlir.dialects import llvm
 from jax._src.lib.mlir.dialects import memref
-from jax._src.lib.mlir.dialects import scf
 from jax._src.lib.mlir.dialects import vector
 from jax.experimental.mosaic.gpu import fragmented_array as fa
 from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax_swapext._src import semantics
+from jax_swapext._src.pallas import gpu_atomics
 from jax_swapext._src.pallas import gpu_gather
 from jax_swapext._src.pallas import gpu_ir
 from jax_swapext._src.pallas import gpu_layouts
@@ -40,16 +40,6 @@ import numpy as np
 
 AtomicOp = semantics.AtomicOp
 FragmentedArray = fa.FragmentedArray
-
-SYNC_SCOPES = {"block": "block", "cluster": "cluster", "device": "device",
-               "system": None}
-
-_ORDERINGS = {
-    "relaxed": llvm.AtomicOrdering.monotonic,
-    "acquire": llvm.AtomicOrdering.acquire,
-    "release": llvm.AtomicOrdering.release,
-    "acq_rel": llvm.AtomicOrdering.acq_rel,
-}
 
 # Every warpgroup of a block has a part of its own in the scratch.
 MAX_WARPGROUPS = 8
@@ -190,7 +180,9 @@ def _scalar_access(request, lanes, ref, view, values):
     first = gpu_ir.is_zero(
         gpu_ir.lane() if lanes.warp else gpu_ir.thread_in_warpgroup()
     )
-    update = lambda: _atomic(request, ref, place, view.swizzle, operands)
+    update = lambda: gpu_atomics.update(
+        request, ref, place, view.swizzle, operands
+    )
     predicate = gpu_ir.both(first, mask)
     if not request.reads:
       gpu_ir.when(predicate, update)
@@ -228,12 +220,13 @@ def _broadcast_scalar(x, first, lanes):
 
 
 def _to_scratch(x, scratch, place):
-  memref.store(_to_word(x) if _is_bool(x.type) else x, scratch, place)
+  x = gpu_atomics.to_word(x) if _is_bool(x.type) else x
+  memref.store(x, scratch, place)
 
 
 def _from_scratch(scratch, place, ty):
   x = memref.load(scratch, place)
-  return _from_word(x, ty) if _is_bool(ty) else x
+  return gpu_atomics.from_word(x, ty) if _is_bool(ty) else x
 
 
 def _is_bool(ty) -> bool:
@@ -439,7 +432,7 @@ def _array_atomic(request, lanes, layout, shape, operands, run):
     for e, index in enumerate(elements):
       predicate = gpu_ir.both(owner, run.predicate(position, e))
       place = run.place(position, e, index)
-      update = lambda e=e, place=place, position=position: _atomic(
+      update = lambda e=e, place=place, position=position: gpu_atomics.update(
           request, run.ref, place, run.swizzle,
           [gpu_ir.extract(x.registers[position], e) for x in operands],
       )
@@ -474,109 +467,3 @@ def _array_atomic(request, lanes, layout, shape, operands, run):
 def _scratch_place(index, shape):
   start = gpu_ir.mul(gpu_ir.warpgroup(), gpu_ir.size(shape))
   return gpu_ir.add(start, gpu_ir.linearize(index, shape))
-
-
-def _atomic(request, ref, place, swizzle, operands) -> ir.Value:
-  """One atomic update of one element; returns the old value."""
-  ty = gpu_ir.element_type(request.dtype)
-  pointer = gpu_ir.element_pointer(ref, place, swizzle)
-  scope = request.scope
-  if scope is None:
-    scope = "block" if mgpu_utils.is_smem_ref(ref) else "device"
-  kwargs = {}
-  if SYNC_SCOPES[scope] is not None:
-    kwargs["syncscope"] = SYNC_SCOPES[scope]
-  order = _ORDERINGS[request.sem]
-  signed = mgpu_utils.is_signed(request.dtype)
-  op = request.op
-
-  if op is AtomicOp.CAS:
-    bits = [_to_word(x) for x in operands]
-    old = _compare_exchange(pointer, *bits, order, kwargs)
-    return _from_word(old, ty)
-  is_float = isinstance(ty, ir.FloatType)
-  if is_float and op in (AtomicOp.MAX, AtomicOp.MIN):
-    return _float_extreme(op, pointer, operands[0], order, kwargs)
-  [value] = operands
-  as_word = not (is_float and op is AtomicOp.ADD)
-  kind = _binary_op(op, is_float, signed)
-  if not as_word:
-    return llvm.atomicrmw(kind, pointer, value, order, **kwargs)
-  old = llvm.atomicrmw(kind, pointer, _to_word(value), order, **kwargs)
-  return _from_word(old, ty)
-
-
-def _binary_op(op: AtomicOp, is_float: bool, signed) -> llvm.AtomicBinOp:
-  kinds = llvm.AtomicBinOp
-  match op:
-    case AtomicOp.XCHG:
-      return kinds.xchg
-    case AtomicOp.ADD:
-      return kinds.fadd if is_float else kinds.add
-    case AtomicOp.MAX:
-      return kinds.max if signed else kinds.umax
-    case AtomicOp.MIN:
-      return kinds.min if signed else kinds.umin
-    case AtomicOp.AND:
-      return kinds._and
-    case AtomicOp.OR:
-      return kinds._or
-    case AtomicOp.XOR:
-      return kinds._xor
-  raise AssertionError(op)
-
-
-def _to_word(x: ir.Value) -> ir.Value:
-  """An element as the integer that memory holds: a bool takes a byte."""
-  x = gpu_ir.as_bits(x)
-  if mgpu_utils.bitwidth(x.type) < 8:
-    return arith.extui(ir.IntegerType.get_signless(8), x)
-  return x
-
-
-def _from_word(x: ir.Value, ty: ir.Type) -> ir.Value:
-  if mgpu_utils.bitwidth(ty) < 8:
-    return arith.trunci(ty, x)
-  return gpu_ir.from_bits(x, ty)
-
-
-_FAILURE = {
-    "relaxed": llvm.AtomicOrdering.monotonic,
-    "acquire": llvm.AtomicOrdering.acquire,
-    "release": llvm.AtomicOrdering.monotonic,
-    "acq_rel": llvm.AtomicOrdering.acquire,
-}
-
-
-def _compare_exchange(pointer, expected, value, order, kwargs):
-  name = next(n for n, o in _ORDERINGS.items() if o == order)
-  pair = llvm.cmpxchg(
-      pointer, expected, value, order, _FAILURE[name], **kwargs
-  )
-  return llvm.extractvalue(expected.type, pair, [0])
-
-
-def _float_extreme(op, pointer, value, order, kwargs):
-  """A compare-and-swap loop, since hardware's max and min drop NaNs."""
-  ty = value.type
-  word = gpu_ir.as_bits(value).type
-  first = llvm.load(
-      word,
-      pointer,
-      ordering=llvm.AtomicOrdering.monotonic,
-      alignment=mgpu_utils.bitwidth(word) // 8,
-      **kwargs,
-  )
-  i1 = ir.IntegerType.get_signless(1)
-  loop = scf.WhileOp([word, i1], [first, gpu_ir.true()])
-  with ir.InsertionPoint(loop.before.blocks.append(word, i1)) as point:
-    seen, again = point.block.arguments
-    scf.condition(again, [seen, again])
-  with ir.InsertionPoint(loop.after.blocks.append(word, i1)) as point:
-    seen, _ = point.block.arguments
-    combine = arith.maximumf if op is AtomicOp.MAX else arith.minimumf
-    new = gpu_ir.as_bits(combine(gpu_ir.from_bits(seen, ty), value))
-    found = _compare_exchange(pointer, seen, new, order, kwargs)
-    failed = arith.cmpi(arith.CmpIPredicate.ne, found, seen)
-    scf.yield_([found, failed])
-  return gpu_ir.from_bits(loop.results[0], ty)

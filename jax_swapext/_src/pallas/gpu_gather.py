@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 import math
+from typing import Any
 
 from jax._src.lib.mlir.dialects import arith
 from jax._src.lib.mlir.dialects import memref
@@ -112,13 +113,15 @@ def gather(
   shape = tuple(shape)
   if isinstance(x.layout, gpu_layouts.Splat):
     return gpu_layouts.materialize(x, shape, layout)
-  held, vec = list(x.registers.flat), x.layout.vector_length
+  inside: Any = x.layout
+  held: Any = list(x.registers.flat)
+  vec = inside.vector_length
   if isinstance(layout, gpu_layouts.Splat):
     lane, register, element = _holder(
-        x.layout, x.shape, source((0,) * len(shape))
+        inside, x.shape, source((0,) * len(shape))
     )
     value = gpu_ir.extract(held[register], element)
-    if gpu_layouts.has_distinct_lanes(x.layout):
+    if gpu_layouts.has_distinct_lanes(inside):
       value = gpu_ir.shuffle(value, _as_i32(lane))
     return FragmentedArray.splat(value, shape, is_signed=x.is_signed)
   result = np.empty(layout.registers_shape(shape), dtype=object)
@@ -126,20 +129,21 @@ def gather(
     moved = []
     for e, index in enumerate(elements):
       # For each lane, where what it needs is held: numbers, not values.
-      needs = []
+      needs: list[Any] = []
       for lane in range(gpu_ir.WARP_SIZE):
         *outer, last = _held(layout, position, lane)
         lane_of, register, element = _holder(
-            x.layout, x.shape, source((*outer, last + e))
+            inside, x.shape, source((*outer, last + e))
         )
         needs.append((lane_of, register * vec + element))
       stays = all(
-          _same_replica_class(x.layout, lane, need)
+          _same_replica_class(inside, lane, need)
           for lane, (need, _) in enumerate(needs)
       )
       candidates = sorted({slot for _, slot in needs})
+      lane_of = register = element = 0
       if not stays or len(candidates) > 1:
-        lane_of, register, element = _holder(x.layout, x.shape, source(index))
+        lane_of, register, element = _holder(inside, x.shape, source(index))
       found = []
       for slot in candidates:
         value = gpu_ir.extract(held[slot // vec], slot % vec)

@@ -243,7 +243,7 @@ def _run(token, mesh_location, thread, key, indices, mask, operands, *, op,
   on = np.ones(region.shape, bool) if mask is None else np.asarray(mask)
   clock = None
   with memory.lock:
-    buffer = memory.mem[key]
+    buffer: Any = memory.mem[key]
     shape = buffer.logical_shape if hasattr(buffer, "logical_shape") else (
         buffer.shape
     )
@@ -336,7 +336,7 @@ def _order(memory, thread, key, sem, op):
 
 def _check_races(thread, clock, key, indices, on, writes, source_info):
   """Reports the smallest box that holds the access."""
-  box = tuple(
+  box: Any = tuple(
       slice(int(i[on].min()), int(i[on].max()) + 1) for i in indices
   )
   utils = gpu_callbacks.interpret_utils

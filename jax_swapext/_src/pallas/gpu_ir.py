@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 import math
+from typing import Any
 
-import jax
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import arith
 from jax._src.lib.mlir.dialects import llvm
@@ -145,20 +145,20 @@ def both(a: ir.Value | None, b: ir.Value | None) -> ir.Value | None:
 
 def when(
     predicate: ir.Value | None,
-    then: Callable[[], ir.Value | None],
+    then: Callable[[], Any],
     otherwise: Callable[[], ir.Value] | None = None,
-) -> ir.Value | None:
+) -> Any:
   """Evaluates `then` where the predicate holds, else gives `otherwise`."""
   if predicate is None:
     return then()
   if otherwise is None:
-    op = scf.IfOp(predicate)
+    op: Any = scf.IfOp(predicate)
     with ir.InsertionPoint(op.then_block):
       then()
       scf.yield_([])
     return None
   default = otherwise()
-  op = scf.IfOp(predicate, [default.type], has_else=True)
+  op: Any = scf.IfOp(predicate, [default.type], has_else=True)
   with ir.InsertionPoint(op.then_block):
     scf.yield_([then()])
   with ir.InsertionPoint(op.else_block):
@@ -282,7 +282,3 @@ def is_array(aval) -> bool:
 
 def size(shape: Sequence[int]) -> int:
   return math.prod(shape)
-
-
-def type_of(aval) -> jax.ShapeDtypeStruct:
-  return jax.ShapeDtypeStruct(aval.shape, aval.dtype)

@@ -120,7 +120,8 @@ class View:
             axes = indexing.region_axes(step.aval.indices, labels)
             if axes[-1] != len(step.aval.indices) - 1:
               return False
-          start = indexer.indices[-1].start
+          last_index: Any = indexer.indices[-1]
+          start = last_index.start
           alignment = math.gcd(
               alignment, start if isinstance(start, int) else 1
           )

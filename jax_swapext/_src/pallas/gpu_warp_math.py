@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 import contextlib
+from typing import Any
 
 from jax import lax
 from jax._src.lib.mlir import ir
@@ -330,7 +331,7 @@ def _cumulative(combine_p):
   return rule
 
 
-_MOVING: dict[object, Callable[..., Sequence[FragmentedArray]]] = {
+_MOVING: dict[object, Callable[..., Sequence[Any]]] = {
     lax.iota_p: _iota,
     lax.broadcast_in_dim_p: _broadcast_in_dim,
     lax.reshape_p: _reshape,

@@ -26,7 +26,6 @@ import dataclasses
 import math
 from typing import Any
 
-import jax
 from jax._src import core as jax_core
 from jax._src.lib.mlir import ir
 from jax._src.pallas.mosaic_gpu import core as gpu_core
@@ -44,12 +43,14 @@ from jax_swapext._src.pallas import gpu_dialect
 from jax_swapext._src.pallas import gpu_engine
 from jax_swapext._src.pallas import gpu_ir
 from jax_swapext._src.pallas import gpu_layouts
+from jax_swapext._src.pallas import gpu_site
 from jax_swapext._src.pallas import gpu_view
 from jax_swapext._src.pallas import gpu_warp_math
 import numpy as np
 
 AtomicOp = semantics.AtomicOp
 Request = gpu_engine.Request
+Site = gpu_site.Site
 
 _ALL_SEMANTICS = (
     gpu_core.LANExWG_SEMANTICS,
@@ -57,78 +58,6 @@ _ALL_SEMANTICS = (
     gpu_core.WGxWG_SEMANTICS,
     gpu_core.WGxWARP_SEMANTICS,
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Site:
-  """All of one access that is known when a kernel is traced; hashable.
-
-  Attributes:
-    request: what to do.
-    tree: from leaves to an Access.
-    ref_aval: of the memref, aliases resolved.
-    leaf_avals: of the leaves.
-    warp: whether this is warp code.
-    auto_barriers: whether the kernel wants barriers around writes.
-    scratch: whether an SMEM operand for old values follows the leaves.
-    index_scratch: whether one for indices follows.
-    mask_scratch: whether one for the mask follows.
-  """
-
-  request: Request
-  tree: Any
-  ref_aval: Any
-  leaf_avals: tuple[Any, ...]
-  warp: bool
-  auto_barriers: bool
-  scratch: bool = False
-  index_scratch: bool = False
-  mask_scratch: bool = False
-
-  def access_avals(self):
-    return self.tree.unflatten(self.leaf_avals)
-
-  def view(self, leaves) -> gpu_view.View:
-    access, avals = self.tree.unflatten(leaves), self.access_avals()
-    _, _, transforms, transform_avals = gpu_view.split(
-        access.transforms, avals.transforms
-    )
-    return gpu_view.make_view(
-        self.request.name, self.ref_aval, transforms, transform_avals
-    )
-
-  def region(self) -> jax.ShapeDtypeStruct:
-    view = self.view(self.leaf_avals)
-    return jax.ShapeDtypeStruct(view.shape, self.request.dtype)
-
-  def out_avals(self):
-    return [self.region()] if self.request.reads else []
-
-  def operand_avals(self):
-    """Of what `emit_operands` takes; None for a memref."""
-    extra = [None] * (
-        self.scratch + self.index_scratch + self.mask_scratch
-    )
-    return [None, *self.leaf_avals, *extra]
-
-  def emit_operands(self, layout, operands):
-    """Emits the access for one thread; returns its results."""
-    ref, *rest = operands
-    n = len(self.leaf_avals)
-    leaves, extra = rest[:n], iter(rest[n:])
-    lanes = gpu_engine.Lanes(
-        self.warp,
-        self.auto_barriers,
-        next(extra) if self.scratch else None,
-        next(extra) if self.index_scratch else None,
-        next(extra) if self.mask_scratch else None,
-    )
-    access = self.tree.unflatten(leaves)
-    values = gpu_engine.Values(access.mask, tuple(access.operands))
-    result = gpu_engine.access(
-        self.request, lanes, ref, self.view(leaves), values, layout
-    )
-    return [] if result is None else [result]
 
 
 # ## What stock rules do right
@@ -252,11 +181,12 @@ def _lower(ctx, request: Request, ref, leaves, tree):
     extra = []
     if not site.warp:
       semantics_here = ctx.module_ctx.lowering_semantics
-      for which, struct in _scratch(site, semantics_here).items():
+      for which, struct in gpu_site.scratch(site, semantics_here).items():
         extra.append(
             stack.enter_context(ctx.module_ctx.scratch_view(struct))
         )
-        site = dataclasses.replace(site, **{which: True})
+        needs: Any = {which: True}
+        site = dataclasses.replace(site, **needs)
     if ctx.module_ctx.lowering_semantics == mgpu.LoweringSemantics.Lane:
       return _lower_lane(ctx, site, region, ref, leaves, extra)
     return _lower_warpgroup(ctx, site, region, ref, leaves, extra, transforms)
@@ -324,45 +254,12 @@ def _lower_warpgroup(ctx, site: Site, region, ref, leaves, extra, transforms):
 # ## Shared memory that some accesses need
 
 
-def _scratch(site: Site, how) -> dict[str, jax.ShapeDtypeStruct]:
-  """The scratch of an access in warpgroup code, under the lowering `how`."""
-  found = {}
-  region = site.region()
-  n = math.prod(region.shape)
-  if site.request.op is not None and site.request.reads and (
-      n == 1 or n % gpu_ir.WARPGROUP_SIZE
-  ):
-    dtype = region.dtype if region.dtype != np.dtype(bool) else np.int8
-    found["scratch"] = jax.ShapeDtypeStruct(
-        (gpu_engine.MAX_WARPGROUPS * n,), dtype
-    )
-  view = site.view(site.leaf_avals)
-  if view.arrays():
-    int_shape = tuple(view.steps[-1].aval.int_indexer_shape)
-    if int_shape != tuple(region.shape):
-      found["index_scratch"] = jax.ShapeDtypeStruct(
-          (gpu_engine.MAX_WARPGROUPS * math.prod(int_shape),), np.int32
-      )
-  if (
-      how == mgpu.LoweringSemantics.Lane
-      and site.access_avals().mask is not None
-      and region.dtype.itemsize != 4
-      and n % gpu_ir.WARPGROUP_SIZE == 0
-  ):
-    # A mask compared from 32-bit numbers is laid out as these are, and under
-    # Lane lowering nobody has seen to it that the value is too.
-    found["mask_scratch"] = jax.ShapeDtypeStruct(
-        (gpu_engine.MAX_WARPGROUPS * n,), np.int8
-    )
-  return found
-
-
 def _estimate(request, avals, tree, how) -> lowering.Resources:
   site = Site(request, tree, avals[0], tuple(avals[1:]), False, True)
   nbytes = sum(
       -(-s.size * s.dtype.itemsize // gpu_core.SMEM_ALIGNMENT)
       * gpu_core.SMEM_ALIGNMENT
-      for s in _scratch(site, how).values()
+      for s in gpu_site.scratch(site, how).values()
   )
   return lowering.Resources(smem_scratch_bytes=nbytes)
 
