@@ -35,6 +35,10 @@ from types import ModuleType
 
 _RULES_FOR = {
   "jax._src.pallas.cost_estimate": "jax_swapext._src.pallas.cost",
+  "jax._src.pallas.mosaic_gpu.lowering": "jax_swapext._src.pallas.mosaic_gpu",
+  "jax._src.pallas.mosaic_gpu.interpret.jaxpr_interpret": (
+    "jax_swapext._src.pallas.gpu_interpret"
+  ),
 }
 
 
