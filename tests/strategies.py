@@ -324,3 +324,73 @@ def calls(draw, ops, dtypes, **kwargs):
     if x.size:
       values[0] = x.reshape(-1)[at]
   return op, access, x, values
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+  """A chain of `ref.at[...]`, of the forms that JAX itself accepts there.
+
+  Attributes:
+    shape: shape of the array.
+    steps: indices; NumPy arrays in them are to be traced.
+    positions: where each element of the view is in the array, in row-major
+      order; an element may appear more than once.
+  """
+
+  shape: tuple[int, ...]
+  steps: tuple[tuple[Any, ...], ...]
+  positions: np.ndarray
+
+  @property
+  def has_array(self) -> bool:
+    return any(part.ndim for part in self.dynamic())
+
+  def dynamic(self) -> list[np.ndarray]:
+    parts = [part for step in self.steps for part in step]
+    return [part for part in parts if isinstance(part, np.ndarray)]
+
+  def jax(self, ref, dynamic):
+    """The view of a Ref, with `dynamic` for the arrays."""
+    dynamic = iter(dynamic)
+    for step in self.steps:
+      ref = ref.at[
+          tuple(next(dynamic) if isinstance(p, np.ndarray) else p for p in step)
+      ]
+    return ref
+
+
+@st.composite
+def views(draw):
+  """A `View` of one or two steps, not empty."""
+  shape = draw(shapes(min_rank=1, max_rank=4, min_size=1))
+  at, steps = np.arange(np.prod(shape)).reshape(shape), []
+  for _ in range(draw(st.integers(1, 2))):
+    if not at.ndim:
+      break
+    step, array = [], None
+    for size in at.shape[: draw(st.integers(1, at.ndim))]:
+      number = draw(st.integers(-size, size - 1))
+      stop = draw(st.integers(number % size + 1, size))
+      form = draw(st.sampled_from(["slice", "int", "traced", "array"]))
+      if form == "array" and array is None:
+        rng = np.random.default_rng(draw(st.integers(0, 100)))
+        array = rng.integers(0, size, draw(st.integers(1, 3))).astype(np.int32)
+        step.append(array)
+      elif form == "int" and array is None:
+        step.append(number)
+      elif form == "traced" and array is None:
+        step.append(np.asarray(number % size, np.int32))
+      else:
+        stride = draw(st.sampled_from([1, 1, 2]))
+        step.append(slice(number % size, stop, stride))
+    # JAX mixes neither arrays nor traced integers with other integers.
+    if any(isinstance(p, np.ndarray) for p in step):
+      step = [
+          slice(p % n, p % n + 1) if isinstance(p, int) else p
+          for p, n in zip(step, at.shape, strict=False)
+      ]
+    if sum(isinstance(p, np.ndarray) for p in step) > 1:
+      step = [p if p is step[0] else slice(None) for p in step]
+    at = at[tuple(step)]
+    steps.append(tuple(step))
+  return View(shape, tuple(steps), np.asarray(at))
