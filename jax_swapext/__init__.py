@@ -1,0 +1,48 @@
+# Copyright 2026 The jax_swapext Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Memory operations that work in every JAX kernel, and outside kernels.
+
+On a Ref, inside any Pallas kernel or from :func:`jax.new_ref`: :func:`load`,
+:func:`store`, :func:`swap`, ``atomic_*`` and :func:`atomic_cas`. On arrays, as
+pure functions: ``fetch_*`` and :func:`fetch_cas`.
+"""
+
+from jax_swapext._src.atomic_cas import atomic_cas as atomic_cas
+from jax_swapext._src.atomic_cas import atomic_cas_p as atomic_cas_p
+from jax_swapext._src.atomic_rmw import atomic_add as atomic_add
+from jax_swapext._src.atomic_rmw import atomic_and as atomic_and
+from jax_swapext._src.atomic_rmw import atomic_max as atomic_max
+from jax_swapext._src.atomic_rmw import atomic_min as atomic_min
+from jax_swapext._src.atomic_rmw import atomic_or as atomic_or
+from jax_swapext._src.atomic_rmw import atomic_rmw_p as atomic_rmw_p
+from jax_swapext._src.atomic_rmw import atomic_xchg as atomic_xchg
+from jax_swapext._src.atomic_rmw import atomic_xor as atomic_xor
+from jax_swapext._src.fetch import fetch_add as fetch_add
+from jax_swapext._src.fetch import fetch_and as fetch_and
+from jax_swapext._src.fetch import fetch_cas as fetch_cas
+from jax_swapext._src.fetch import fetch_max as fetch_max
+from jax_swapext._src.fetch import fetch_min as fetch_min
+from jax_swapext._src.fetch import fetch_or as fetch_or
+from jax_swapext._src.fetch import fetch_xchg as fetch_xchg
+from jax_swapext._src.fetch import fetch_xor as fetch_xor
+from jax_swapext._src.fetch_update import fetch_update_p as fetch_update_p
+from jax_swapext._src.load import load as load
+from jax_swapext._src.load import load_p as load_p
+from jax_swapext._src.swap import store as store
+from jax_swapext._src.swap import swap as swap
+from jax_swapext._src.swap import swap_p as swap_p
+from jax_swapext._src.xla import cpu as _cpu
+from jax_swapext.version import __version__ as __version__
+
+del _cpu  # Imported for the rule that it registers.

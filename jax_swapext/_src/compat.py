@@ -1,0 +1,158 @@
+# Copyright 2026 The jax_swapext Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The one backend-neutral door to private JAX.
+
+Every name below is private to JAX and needed by more than one file here, or by
+one that must not import ``jax._src`` itself. Each has the reason why no public
+name serves. ``tests/compat_test.py`` checks that each exists with the signature
+that this library calls, so that a new JAX release fails there first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import functools
+from typing import Any
+
+import jax
+import jaxlib
+from jax._src import ad_util as _ad_util
+from jax._src import core as _core
+from jax._src import dispatch as _dispatch
+from jax._src import pretty_printer as pp  # jaxpr printing has no public door
+from jax._src import source_info_util as _source_info_util
+from jax._src.indexing import Slice as Slice  # what `jax.ds` returns
+from jax._src.interpreters import ad as _ad
+from jax._src.interpreters import batching as _batching
+from jax._src.interpreters import remat as _remat
+from jax._src.state import discharge as _discharge
+from jax._src.state import indexing as _indexing
+from jax._src.state import primitives as _state_primitives
+from jax._src.state import types as _state_types
+
+# Eager execution of a primitive: the only way to make an `impl` that compiles.
+apply_primitive = _dispatch.apply_primitive
+
+# Views of Refs. `ref.at[...]`, `.bitcast`, `.reshape` and `.transpose` return a
+# TransformedRef; its transforms are what a kernel's lowering understands.
+TransformedRef = _state_types.TransformedRef
+NDIndexer = _indexing.NDIndexer
+BitcastTransform = _state_types.BitcastTransform
+ReshapeTransform = _state_types.ReshapeTransform
+TransposeTransform = _state_types.TransposeTransform
+transform_type = _state_types.transform_type
+bitcast = _discharge.bitcast
+
+# Effects that tell JAX which Ref an equation reads or writes.
+ReadEffect = _state_types.ReadEffect
+WriteEffect = _state_types.WriteEffect
+
+# A rule that turns a Ref operation into one on the Ref's value.
+register_discharge_rule = _discharge.register_discharge_rule
+discharge_state = _discharge.discharge_state
+constrain = _discharge.constrain
+unconstrain = _discharge.unconstrain
+
+# Reverse mode of Ref operations accumulates into a cotangent Ref; the public
+# `jax.interpreters.ad` has only the table for pure primitives.
+fancy_transposes = _ad.fancy_transposes
+GradAccum = _ad.GradAccum
+Zero = _ad_util.Zero
+instantiate = _ad_util.instantiate
+
+# Rematerialisation and partial evaluation of Ref operations. Without them
+# `jax.checkpoint` gives wrong gradients silently.
+remat_rules = _remat.rules
+state_remat = _state_primitives._state_remat
+state_partial_eval_custom = _state_primitives._state_partial_eval_custom
+
+# Batching helpers that `jax.interpreters.batching` lacks.
+moveaxis = _batching.moveaxis
+broadcast_batch = _batching.broadcast
+
+# Jaxpr printing.
+pp_eqn_rules = _core.pp_eqn_rules
+pp_var = _core.pp_var
+pp_vars = _core.pp_vars
+pp_ref_transforms = _state_primitives.pp_ref_transforms
+summarize_source_info = _source_info_util.summarize
+
+# Inside `shard_map`, gives all operands of a primitive the same varying axes,
+# as every `lax` function does before it binds.
+auto_insert_reshard = _core.auto_insert_reshard
+
+
+def insert_pvary_for_write(ref, value):
+  """Gives `value` the varying manual axes that `ref` has (shard_map)."""
+  return _insert_pvary_for_write(ref, value)
+
+
+# Drop once jax >= 0.12: 0.11 has no such helper because its swap does not
+# promote; there an explicit `pvary` by the user is needed, as for stock swap.
+_insert_pvary_for_write = getattr(
+    _state_primitives, "_insert_pvary_for_write", lambda ref, value: value
+)
+
+
+def registered_dce_rule(rule):
+  """Adapts `rule(used_outs, eqn)` to the arity this JAX calls DCE rules with.
+
+  Also drops the equation when its Ref is dead, which only newer JAX can tell.
+  """
+
+  # Drop the two-argument form once jax >= 0.12: rules then always get live_ins.
+  def dce(used_outs: Sequence[bool], *rest: Any):
+    *live_ins, eqn = rest
+    if not any(used_outs) and not _has_effects(eqn, *live_ins):
+      return [False] * len(eqn.invars), None
+    return rule(used_outs, eqn)
+
+  return dce
+
+
+def _has_effects(eqn, *live_ins) -> bool:
+  from jax._src.interpreters import partial_eval as pe
+
+  return pe.has_effects(eqn, *live_ins)
+
+
+def version_tuple(version: str) -> tuple[int, ...]:
+  """"0.12.0.1" -> (0, 12, 0, 1); stops at the first part that is no number."""
+  parts = []
+  for part in version.split("."):
+    if not part.isdigit():
+      break
+    parts.append(int(part))
+  return tuple(parts)
+
+
+@functools.cache
+def pair_barrier_is_in_place() -> bool:
+  """Whether XLA CPU updates a loop carry in place behind a barrier on a pair.
+
+  Older XLA does not hoist such a loop into one native function and is about
+  thirty times slower. No attribute tells the two apart, only the version.
+  """
+  # Drop once jaxlib >= 0.12 is the floor: the pair form then always wins.
+  return version_tuple(jaxlib.__version__) >= (0, 12)
+
+
+def is_ref(x: Any) -> bool:
+  """Whether `x` is a Ref or a view of one."""
+  if isinstance(x, TransformedRef):
+    return True
+  try:
+    return isinstance(jax.typeof(x), jax.ref.AbstractRef)
+  except TypeError:
+    return False
