@@ -42,7 +42,8 @@ from jax_swapext._src.load import load_p as load_p
 from jax_swapext._src.swap import store as store
 from jax_swapext._src.swap import swap as swap
 from jax_swapext._src.swap import swap_p as swap_p
+from jax_swapext._src import pallas as _pallas
 from jax_swapext._src.xla import cpu as _cpu
 from jax_swapext.version import __version__ as __version__
 
-del _cpu  # Imported for the rule that it registers.
+del _cpu, _pallas  # Imported for the rules that they register.

@@ -19,7 +19,8 @@ that others wrote before it may judge ours.
 
 import warnings
 
-from absl.testing import absltest, parameterized
+from absl.testing import absltest
+from absl.testing import parameterized
 import jax
 from jax import lax
 from jax.experimental import pallas as pl

@@ -13,7 +13,8 @@
 # limitations under the License.
 """The harness that compiles for TPUs that are not there, on stock kernels."""
 
-from absl.testing import absltest, parameterized
+from absl.testing import absltest
+from absl.testing import parameterized
 import jax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu

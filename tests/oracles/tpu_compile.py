@@ -225,7 +225,8 @@ def _child(request) -> None:
   import jax
   from jax.experimental import topologies
 
-  from oracles.mosaic_ir import hlo, program
+  from oracles.mosaic_ir import hlo
+  from oracles.mosaic_ir import program
 
   dump = request["dump"]
   generation = request["generation"]

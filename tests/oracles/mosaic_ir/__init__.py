@@ -29,7 +29,9 @@ What it does not know, it refuses by name. It does not know the compiler's
 alignment and layout rules: those need the real compiler.
 """
 
-from oracles.mosaic_ir.hlo import evaluate, lower, mosaic_modules
+from oracles.mosaic_ir.hlo import evaluate
+from oracles.mosaic_ir.hlo import lower
+from oracles.mosaic_ir.hlo import mosaic_modules
 from oracles.mosaic_ir.memory import EvaluationError
 from oracles.mosaic_ir.program import UnknownOpError
 

@@ -20,12 +20,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from oracles.mosaic_ir import (
-  machine,
-  program,
-  transfers,  # Registers its operations.
-  values,  # Registers its operations.
-)
+from oracles.mosaic_ir import machine
+from oracles.mosaic_ir import program
+from oracles.mosaic_ir import transfers  # Registers its operations.
+from oracles.mosaic_ir import values  # Registers its operations.
 
 del transfers, values
 

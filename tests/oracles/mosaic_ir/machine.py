@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from oracles.mosaic_ir import memory, program
+from oracles.mosaic_ir import memory
+from oracles.mosaic_ir import program
 
 Env = dict[int, Any]
 

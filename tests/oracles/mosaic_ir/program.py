@@ -24,10 +24,8 @@ import json
 from typing import Any
 
 from jax._src.interpreters import mlir  # A context with JAX's dialects.
-from jax._src.lib.mlir import (
-  ir,  # MLIR has no public Python door in JAX.
-  passmanager,
-)
+from jax._src.lib.mlir import ir  # MLIR has no public Python door in JAX.
+from jax._src.lib.mlir import passmanager
 from jax.experimental.mosaic.dialects import tpu
 import ml_dtypes
 import numpy as np

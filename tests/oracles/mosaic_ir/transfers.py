@@ -18,7 +18,9 @@ import dataclasses
 
 import numpy as np
 
-from oracles.mosaic_ir import machine, memory, program
+from oracles.mosaic_ir import machine
+from oracles.mosaic_ir import memory
+from oracles.mosaic_ir import program
 
 handles = machine.handles
 

@@ -1,0 +1,79 @@
+# Copyright 2026 The jax_swapext Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Kernel rules, registered when a Pallas backend is loaded, not before.
+
+Importing this library must import no Pallas backend: they are slow to import
+and most programs use one at most. A backend's registry of lowering rules lives
+in a module that JAX itself imports only when it lowers a kernel, so our rules
+are registered right after that module has been executed.
+
+To add a backend: give its registry's module and the module of ours that
+registers rules with it, as a side effect of being imported, a line in
+`_RULES_FOR`. Ours may be imported while the backend's public package is still
+half imported; it must use what it takes from there inside functions only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+from types import ModuleType
+
+_RULES_FOR = {
+  "jax._src.pallas.mosaic.lowering": "jax_swapext._src.pallas.mosaic_tpu",
+}
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+  """Imports our module after one of JAX's has been executed."""
+
+  def find_spec(
+    self,
+    fullname: str,
+    path: Sequence[str] | None,
+    target: ModuleType | None = None,
+  ) -> importlib.machinery.ModuleSpec | None:
+    ours = _RULES_FOR.get(fullname)
+    if ours is None:
+      return None
+    # The other finders first: JAX may be installed in any way they know.
+    for finder in sys.meta_path:
+      if finder is self:
+        continue
+      spec = finder.find_spec(fullname, path, target)
+      if spec is not None:
+        break
+    else:
+      return None
+    execute = spec.loader.exec_module
+
+    def execute_then_register(module: ModuleType) -> None:
+      execute(module)
+      importlib.import_module(ours)
+
+    spec.loader.exec_module = execute_then_register
+    return spec
+
+
+def _install() -> None:
+  for theirs, ours in _RULES_FOR.items():
+    if theirs in sys.modules:
+      importlib.import_module(ours)
+  sys.meta_path.insert(0, _AfterImport())
+
+
+_install()
