@@ -18,6 +18,7 @@ On a Ref, inside any Pallas kernel or from :func:`jax.new_ref`: :func:`load`,
 pure functions: ``fetch_*`` and :func:`fetch_cas`.
 """
 
+from jax_swapext._src import pallas as _pallas
 from jax_swapext._src.atomic_cas import atomic_cas as atomic_cas
 from jax_swapext._src.atomic_cas import atomic_cas_p as atomic_cas_p
 from jax_swapext._src.atomic_rmw import atomic_add as atomic_add
@@ -42,8 +43,7 @@ from jax_swapext._src.load import load_p as load_p
 from jax_swapext._src.swap import store as store
 from jax_swapext._src.swap import swap as swap
 from jax_swapext._src.swap import swap_p as swap_p
-from jax_swapext._src import pallas as _pallas
 from jax_swapext._src.xla import cpu as _cpu
 from jax_swapext.version import __version__ as __version__
 
-del _cpu, _pallas  # Imported for the rules that they register.
+del _cpu, _pallas  # Imported for the rules that they register, now or later.

@@ -21,7 +21,6 @@ from __future__ import annotations
 import functools
 
 import jax
-import jax.extend as jex
 from jax.interpreters import ad
 from jax.interpreters import batching
 from jax.interpreters import partial_eval as pe
@@ -85,7 +84,7 @@ def atomic_cas(
   return restore(old)
 
 
-atomic_cas_p = jex.core.Primitive("swapext_atomic_cas")
+atomic_cas_p = compat.Primitive("swapext_atomic_cas")
 atomic_cas_p.multiple_results = True
 atomic_cas_p.is_effectful = lambda params: True
 atomic_cas_p.def_impl(functools.partial(compat.apply_primitive, atomic_cas_p))
@@ -134,10 +133,10 @@ def _atomic_cas_jvp(primals, tangents, *, tree, need_old, order, **params):
       order=order if constant else "index", **params,
   )
   if constant:
-    return outs, [compat.Zero.from_primal_value(o) for o in outs]
+    return outs, [compat.zero_tangent(o) for o in outs]
   outs_dot = atomic_rmw.follow_winner(
-      ref_dot, access, CAS, *outs, compat.instantiate(dot), need_old=need_old,
-      **params,
+      ref_dot, access, CAS, outs[0], compat.instantiate(dot),
+      need_old=need_old, **params,
   )
   return outs[:need_old], outs_dot
 
@@ -145,7 +144,7 @@ def _atomic_cas_jvp(primals, tangents, *, tree, need_old, order, **params):
 ad.primitive_jvps[atomic_cas_p] = _atomic_cas_jvp
 
 batching.fancy_primitive_batchers[atomic_cas_p] = functools.partial(
-    rules.batch, atomic_cas_p
+    rules.batch, "atomic_cas", atomic_cas_p
 )
 pe.partial_eval_jaxpr_custom_rules[atomic_cas_p] = rules.partial_eval_custom
 pe.dce_rules[atomic_cas_p] = compat.registered_dce_rule(rules.drop_unused_old)

@@ -23,7 +23,6 @@ from typing import Any
 
 import jax
 from jax import lax
-import jax.extend as jex
 from jax.interpreters import ad
 from jax.interpreters import batching
 from jax.interpreters import partial_eval as pe
@@ -100,8 +99,7 @@ def atomic_xchg(
     ref, idx, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "any", sem: str = "relaxed", scope: str | None = None,
 ) -> jax.Array:
-  return _atomic("atomic_xchg", AtomicOp.XCHG, ref, idx, value, mask, order,
-                 sem, scope)
+  return _atomic(AtomicOp.XCHG, ref, idx, value, mask, order, sem, scope)
 
 
 @_document("Adds to elements; integers wrap around.",
@@ -110,8 +108,7 @@ def atomic_add(
     ref, idx, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "any", sem: str = "relaxed", scope: str | None = None,
 ) -> jax.Array:
-  return _atomic("atomic_add", AtomicOp.ADD, ref, idx, value, mask, order, sem,
-                 scope)
+  return _atomic(AtomicOp.ADD, ref, idx, value, mask, order, sem, scope)
 
 
 @_document("Raises elements to a value if they are below; NaN propagates.",
@@ -120,8 +117,7 @@ def atomic_max(
     ref, idx, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "any", sem: str = "relaxed", scope: str | None = None,
 ) -> jax.Array:
-  return _atomic("atomic_max", AtomicOp.MAX, ref, idx, value, mask, order, sem,
-                 scope)
+  return _atomic(AtomicOp.MAX, ref, idx, value, mask, order, sem, scope)
 
 
 @_document("Lowers elements to a value if they are above; NaN propagates.",
@@ -130,8 +126,7 @@ def atomic_min(
     ref, idx, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "any", sem: str = "relaxed", scope: str | None = None,
 ) -> jax.Array:
-  return _atomic("atomic_min", AtomicOp.MIN, ref, idx, value, mask, order, sem,
-                 scope)
+  return _atomic(AtomicOp.MIN, ref, idx, value, mask, order, sem, scope)
 
 
 @_document("Clears the bits of elements that are not set in a value.",
@@ -140,8 +135,7 @@ def atomic_and(
     ref, idx, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "any", sem: str = "relaxed", scope: str | None = None,
 ) -> jax.Array:
-  return _atomic("atomic_and", AtomicOp.AND, ref, idx, value, mask, order, sem,
-                 scope)
+  return _atomic(AtomicOp.AND, ref, idx, value, mask, order, sem, scope)
 
 
 @_document("Sets the bits of elements that are set in a value.",
@@ -150,8 +144,7 @@ def atomic_or(
     ref, idx, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "any", sem: str = "relaxed", scope: str | None = None,
 ) -> jax.Array:
-  return _atomic("atomic_or", AtomicOp.OR, ref, idx, value, mask, order, sem,
-                 scope)
+  return _atomic(AtomicOp.OR, ref, idx, value, mask, order, sem, scope)
 
 
 @_document("Flips the bits of elements that are set in a value.",
@@ -160,11 +153,11 @@ def atomic_xor(
     ref, idx, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "any", sem: str = "relaxed", scope: str | None = None,
 ) -> jax.Array:
-  return _atomic("atomic_xor", AtomicOp.XOR, ref, idx, value, mask, order, sem,
-                 scope)
+  return _atomic(AtomicOp.XOR, ref, idx, value, mask, order, sem, scope)
 
 
-def _atomic(name, op, ref, idx, value, mask, order, sem, scope):
+def _atomic(op, ref, idx, value, mask, order, sem, scope):
+  name = f"atomic_{op.value}"
   check_choices(name, order, sem, scope)
   ref, access, restore = access_lib.prepare(
       name, ref, idx, mask, {"value": value}, op
@@ -184,7 +177,9 @@ def check_choices(name: str, order: Any, sem: Any, scope: Any) -> None:
   for what, got in (("order", order), ("sem", sem), ("scope", scope)):
     if got not in _CHOICES[what]:
       wanted = ", ".join(map(repr, _CHOICES[what]))
-      raise ValueError(f"{name}: wanted {what} to be one of {wanted}, got {got!r}.")
+      raise ValueError(
+          f"{name}: wanted {what} to be one of {wanted}, got {got!r}."
+      )
 
 
 def bind(
@@ -212,7 +207,7 @@ def bind(
   )
 
 
-atomic_rmw_p = jex.core.Primitive("swapext_atomic_rmw")
+atomic_rmw_p = compat.Primitive("swapext_atomic_rmw")
 atomic_rmw_p.multiple_results = True
 atomic_rmw_p.is_effectful = lambda params: True
 atomic_rmw_p.def_impl(functools.partial(compat.apply_primitive, atomic_rmw_p))
@@ -251,7 +246,9 @@ def _atomic_rmw_discharge(ctx, x, *leaves, tree, need_old, op, order, reverse,
 
 
 # The equations are those of `fetch_update`, on the tangent's Ref.
-def _atomic_rmw_jvp(primals, tangents, *, tree, need_old, op, **params):
+def _atomic_rmw_jvp(
+    primals, tangents, *, tree, need_old, op, **params: Any
+):
   ref, *leaves = primals
   ref_dot, *leaf_dots = tangents
   access = tree.unflatten(leaves)
@@ -260,8 +257,8 @@ def _atomic_rmw_jvp(primals, tangents, *, tree, need_old, op, **params):
   rules.check_differentiable(name, ref, ref_dot, dots[0])
   if rules.is_constant(ref_dot, ref) or op in semantics.BITWISE:
     outs = bind(ref, access, op, need_old=need_old, **params)
-    return outs, [compat.Zero.from_primal_value(o) for o in outs]
-  params = dict(params, order="index")
+    return outs, [compat.zero_tangent(o) for o in outs]
+  params["order"] = "index"
   dot = compat.instantiate(dots[0])
   if op in semantics.LINEAR:
     outs = bind(ref, access, op, need_old=need_old, **params)
@@ -305,9 +302,16 @@ def _atomic_rmw_transpose(cts, ref, *leaves, tree, need_old, op, reverse,
 
 compat.fancy_transposes[atomic_rmw_p] = _atomic_rmw_transpose
 
-batching.fancy_primitive_batchers[atomic_rmw_p] = functools.partial(
-    rules.batch, atomic_rmw_p
-)
+
+def _atomic_rmw_batch(axis_data, args, dims, *, op, **params):
+  name = f"atomic_{op.value}"
+  return rules.batch(
+      name, atomic_rmw_p, axis_data, args, dims, op=op, **params
+  )
+
+
+batching.fancy_primitive_batchers[atomic_rmw_p] = _atomic_rmw_batch
+
 pe.partial_eval_jaxpr_custom_rules[atomic_rmw_p] = rules.partial_eval_custom
 pe.dce_rules[atomic_rmw_p] = compat.registered_dce_rule(rules.drop_unused_old)
 compat.remat_rules[atomic_rmw_p] = functools.partial(

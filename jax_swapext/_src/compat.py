@@ -26,7 +26,6 @@ import functools
 from typing import Any
 
 import jax
-import jaxlib
 from jax._src import ad_util as _ad_util
 from jax._src import core as _core
 from jax._src import dispatch as _dispatch
@@ -40,6 +39,11 @@ from jax._src.state import discharge as _discharge
 from jax._src.state import indexing as _indexing
 from jax._src.state import primitives as _state_primitives
 from jax._src.state import types as _state_types
+import jaxlib
+
+# This is `jax.extend.core.Primitive`, taken from where it is defined: importing
+# `jax.extend` loads Pallas, which costs 30 ms and most programs do not need.
+Primitive = _core.Primitive
 
 # Eager execution of a primitive: the only way to make an `impl` that compiles.
 apply_primitive = _dispatch.apply_primitive
@@ -51,7 +55,18 @@ NDIndexer = _indexing.NDIndexer
 BitcastTransform = _state_types.BitcastTransform
 ReshapeTransform = _state_types.ReshapeTransform
 TransposeTransform = _state_types.TransposeTransform
-transform_type = _state_types.transform_type
+
+
+def transform_type(transforms: Sequence[Any], aval: Any) -> Any:
+  """The type of the view that `transforms` make of an array or a Ref."""
+  return _state_types.transform_type(transforms, aval)
+
+
+def indexer_shape(indexer: NDIndexer) -> tuple[int, ...]:
+  """The shape of the region that an indexer selects; all sizes are static."""
+  return indexer.get_indexer_shape_static()
+
+
 bitcast = _discharge.bitcast
 
 # Effects that tell JAX which Ref an equation reads or writes.
@@ -60,16 +75,21 @@ WriteEffect = _state_types.WriteEffect
 
 # A rule that turns a Ref operation into one on the Ref's value.
 register_discharge_rule = _discharge.register_discharge_rule
-discharge_state = _discharge.discharge_state
 constrain = _discharge.constrain
 unconstrain = _discharge.unconstrain
 
 # Reverse mode of Ref operations accumulates into a cotangent Ref; the public
 # `jax.interpreters.ad` has only the table for pure primitives.
 fancy_transposes = _ad.fancy_transposes
-GradAccum = _ad.GradAccum
-Zero = _ad_util.Zero
+GradAccum: Any = _ad.GradAccum
+Zero: Any = _ad_util.Zero
 instantiate = _ad_util.instantiate
+
+
+def zero_tangent(x: Any) -> Any:
+  """The symbolic zero among the tangents of `x`."""
+  return _ad_util.Zero(jax.typeof(x).to_tangent_aval())
+
 
 # Rematerialisation and partial evaluation of Ref operations. Without them
 # `jax.checkpoint` gives wrong gradients silently.
@@ -79,7 +99,6 @@ state_partial_eval_custom = _state_primitives._state_partial_eval_custom
 
 # Batching helpers that `jax.interpreters.batching` lacks.
 moveaxis = _batching.moveaxis
-broadcast_batch = _batching.broadcast
 
 # Jaxpr printing.
 pp_eqn_rules = _core.pp_eqn_rules

@@ -23,6 +23,7 @@ from jax.typing import ArrayLike
 from jax_swapext._src import access as access_lib
 from jax_swapext._src import array_access
 from jax_swapext._src import compat
+from jax_swapext._src import indexing
 from jax_swapext._src import semantics
 
 AtomicOp = semantics.AtomicOp
@@ -93,8 +94,8 @@ def fetch_xchg(
     x: ArrayLike, idx: Any, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "index", unique_indices: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-  return _fetch("fetch_xchg", AtomicOp.XCHG, x, idx, {"value": value}, mask,
-                order, unique_indices)
+  return _fetch(AtomicOp.XCHG, x, idx, {"value": value}, mask, order,
+                unique_indices)
 
 
 @_document("Adds to elements and returns the old ones.",
@@ -103,7 +104,7 @@ def fetch_add(
     x: ArrayLike, idx: Any, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "index", unique_indices: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-  return _fetch("fetch_add", AtomicOp.ADD, x, idx, {"value": value}, mask, order,
+  return _fetch(AtomicOp.ADD, x, idx, {"value": value}, mask, order,
                 unique_indices)
 
 
@@ -113,7 +114,7 @@ def fetch_max(
     x: ArrayLike, idx: Any, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "index", unique_indices: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-  return _fetch("fetch_max", AtomicOp.MAX, x, idx, {"value": value}, mask, order,
+  return _fetch(AtomicOp.MAX, x, idx, {"value": value}, mask, order,
                 unique_indices)
 
 
@@ -123,7 +124,7 @@ def fetch_min(
     x: ArrayLike, idx: Any, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "index", unique_indices: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-  return _fetch("fetch_min", AtomicOp.MIN, x, idx, {"value": value}, mask, order,
+  return _fetch(AtomicOp.MIN, x, idx, {"value": value}, mask, order,
                 unique_indices)
 
 
@@ -133,7 +134,7 @@ def fetch_and(
     x: ArrayLike, idx: Any, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "index", unique_indices: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-  return _fetch("fetch_and", AtomicOp.AND, x, idx, {"value": value}, mask, order,
+  return _fetch(AtomicOp.AND, x, idx, {"value": value}, mask, order,
                 unique_indices)
 
 
@@ -143,7 +144,7 @@ def fetch_or(
     x: ArrayLike, idx: Any, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "index", unique_indices: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-  return _fetch("fetch_or", AtomicOp.OR, x, idx, {"value": value}, mask, order,
+  return _fetch(AtomicOp.OR, x, idx, {"value": value}, mask, order,
                 unique_indices)
 
 
@@ -153,7 +154,7 @@ def fetch_xor(
     x: ArrayLike, idx: Any, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "index", unique_indices: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-  return _fetch("fetch_xor", AtomicOp.XOR, x, idx, {"value": value}, mask, order,
+  return _fetch(AtomicOp.XOR, x, idx, {"value": value}, mask, order,
                 unique_indices)
 
 
@@ -165,10 +166,11 @@ def fetch_cas(
     mask: ArrayLike | None = None, order: str = "index",
 ) -> tuple[jax.Array, jax.Array]:
   operands = {"expected": expected, "value": value}
-  return _fetch("fetch_cas", AtomicOp.CAS, x, idx, operands, mask, order, False)
+  return _fetch(AtomicOp.CAS, x, idx, operands, mask, order, False)
 
 
-def _fetch(name, op, x, idx, operands, mask, order, unique_indices):
+def _fetch(op, x, idx, operands, mask, order, unique_indices):
+  name = f"fetch_{op.value}"
   if order not in ("any", "index"):
     raise ValueError(
         f"{name}: wanted order to be 'any' or 'index', got {order!r}."
@@ -179,10 +181,10 @@ def _fetch(name, op, x, idx, operands, mask, order, unique_indices):
         f"{name}: wanted an array first, got a Ref. Use {atomic} on a Ref."
     )
   try:
-    x = jnp.asarray(x)
+    x = jnp.asarray(x, jax.typeof(x).dtype)  # no longer weakly typed
   except TypeError:
     raise TypeError(
-        f"{name}: wanted an array first, got {access_lib.describe(x)}."
+        f"{name}: wanted an array first, got {indexing.describe(x)}."
     ) from None
   access, restore = access_lib.canonicalize(
       name, x.shape, x.dtype, idx, mask, operands, op, may_leave=True

@@ -36,11 +36,9 @@ everything an array operation can do to repeated indices goes through it.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 from jax import lax
-import jax.extend as jex
 from jax.interpreters import ad
 from jax.interpreters import batching
 from jax.interpreters import mlir
@@ -64,11 +62,8 @@ def fetch_update(
     unique_indices: bool = False,
 ) -> list[jax.Array]:
   """Binds `fetch_update_p`; returns `[old, new_x]`, or `[new_x]`."""
-  x, idx, *operands = compat.auto_insert_reshard(x, idx, *operands)
   return fetch_update_p.bind(
-      x,
-      idx,
-      *operands,
+      *compat.auto_insert_reshard(x, idx, *operands),
       op=op,
       order=order,
       reverse=reverse,
@@ -77,7 +72,7 @@ def fetch_update(
   )
 
 
-fetch_update_p = jex.core.Primitive("fetch_update")
+fetch_update_p = compat.Primitive("fetch_update")
 fetch_update_p.multiple_results = True
 fetch_update_p.def_impl(
     functools.partial(compat.apply_primitive, fetch_update_p)
@@ -130,7 +125,7 @@ def _fetch_update_jvp(primals, tangents, *, op, order, need_old, **params):
   outs = bind(x, idx, *operands, op=op, need_old=fetch)
   if zeros or op in semantics.BITWISE:
     outs = outs if need_old else outs[-1:]
-    return outs, [compat.Zero.from_primal_value(o) for o in outs]
+    return outs, [compat.zero_tangent(o) for o in outs]
   x_dot = compat.instantiate(x_dot)
   value = 1 if op is AtomicOp.CAS else 0
   dot = compat.instantiate(operand_dots[value])
@@ -151,8 +146,9 @@ def _fetch_update_transpose(cts, x, idx, value, *flag, op, order, reverse,
                             unique_indices, need_old):
   assert op in semantics.LINEAR and not ad.is_undefined_primal(idx), op
   *old_bar, x_bar = cts
-  value_aval = value.aval if ad.is_undefined_primal(value) else jax.typeof(value)
-  if type(x_bar) is compat.Zero and all(type(o) is compat.Zero for o in old_bar):
+  linear = ad.is_undefined_primal(value)
+  value_aval = value.aval if linear else jax.typeof(value)
+  if all(type(ct) is compat.Zero for ct in cts):
     return [None] * (3 + len(flag))
   x_bar = compat.instantiate(x_bar)
   if old_bar:
@@ -173,7 +169,7 @@ def _fetch_update_transpose(cts, x, idx, value, *flag, op, order, reverse,
   return [
       x_bar if ad.is_undefined_primal(x) else None,
       None,
-      value_bar if ad.is_undefined_primal(value) else None,
+      value_bar if linear else None,
       *[None] * len(flag),
   ]
 
@@ -331,32 +327,19 @@ def _fetch_update_xla(x, idx, *operands, op, order, reverse, unique_indices,
   )
 
 
-def lower_replicated(fun):
-  """`fun` as a lowering rule; on a mesh of explicit axes it runs replicated.
+def lowering(fun):
+  """`fun` as a lowering rule of `fetch_update_p`."""
 
-  The updates are ordered, so each depends on those before it wherever its row
-  is. Results go back to the shardings that the abstract eval rule promises.
-  """
+  def on_bytes(x, idx, *operands, op, **params):
+    # Only moved, never computed with: XLA's 16-bit detour would change a NaN.
+    moves = op in (AtomicOp.XCHG, AtomicOp.CAS)
+    if not (moves and semantics.is_float8(x.dtype)):
+      return fun(x, idx, *operands, op=op, **params)
+    as_bytes = lambda a: lax.bitcast_convert_type(a, np.uint8)
+    outs = fun(as_bytes(x), idx, *map(as_bytes, operands), op=op, **params)
+    return [lax.bitcast_convert_type(o, x.dtype) for o in outs]
 
-  def on_mesh(ctx, *args, **params):
-    avals = [*ctx.avals_in, *ctx.avals_out]
-    if all(p is None for a in avals for p in a.sharding.spec):
-      return mlir.lower_fun(fun, multiple_results=True)(ctx, *args, **params)
-
-    def resharded(*args, **params):
-      mesh = jax.sharding.get_abstract_mesh()
-      everywhere = jax.sharding.NamedSharding(mesh, jax.P())
-      outs = fun(*(jax.sharding.reshard(a, everywhere) for a in args), **params)
-      return [
-          jax.sharding.reshard(o, a.sharding)
-          for o, a in zip(outs, ctx.avals_out)
-      ]
-
-    return mlir.lower_fun(resharded, multiple_results=True)(
-        ctx, *args, **params
-    )
-
-  return on_mesh
+  return mlir.lower_fun(on_bytes, multiple_results=True)
 
 
-mlir.register_lowering(fetch_update_p, lower_replicated(_fetch_update_xla))
+mlir.register_lowering(fetch_update_p, lowering(_fetch_update_xla))

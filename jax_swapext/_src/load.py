@@ -23,12 +23,12 @@ import functools
 
 import jax
 from jax import lax
-import jax.extend as jex
 from jax.interpreters import ad
 from jax.interpreters import batching
 from jax.interpreters import partial_eval as pe
 from jax.typing import ArrayLike
 from jax_swapext._src import access as access_lib
+from jax_swapext._src import access_batching
 from jax_swapext._src import array_access
 from jax_swapext._src import atomic_rmw
 from jax_swapext._src import compat
@@ -85,7 +85,7 @@ def load(
   return restore(x)
 
 
-load_p = jex.core.Primitive("swapext_load")
+load_p = compat.Primitive("swapext_load")
 load_p.multiple_results = True
 load_p.is_effectful = lambda params: True
 load_p.def_impl(functools.partial(compat.apply_primitive, load_p))
@@ -123,7 +123,7 @@ def _load_jvp(primals, tangents, *, tree):
   other_dots = tree.unflatten(leaf_dots).operands
   constant = rules.is_constant(ref_dot, ref)
   if constant and all(type(d) is compat.Zero for d in other_dots):
-    return [x], [compat.Zero.from_primal_value(x)]
+    return [x], [compat.zero_tangent(x)]
   other_dots = tuple(map(compat.instantiate, other_dots))
   access = tree.unflatten(leaves)._replace(operands=other_dots)
   if constant:
@@ -167,14 +167,12 @@ def _load_batch(axis_data, args, dims, *, tree):
   ref_dim, *leaf_dims = dims
   access = tree.unflatten(leaves)
   access_dims = tree.unflatten(leaf_dims)
-  indices = jax.tree.leaves(
-      access_dims.transforms, is_leaf=lambda d: d is None
-  )
-  del indices
+  if all(d is None for d in dims):
+    return load_p.bind(*args, tree=tree), [None]
   n_index = len(jax.tree.leaves(access.transforms))
   if ref_dim is None and all(d is None for d in leaf_dims[:n_index]):
     return _load_batched_mask(axis_data.size, ref, access, access_dims)
-  access, to_front = access_lib.batch_access(
+  access, to_front = access_batching.batch_access(
       "load", axis_data.size, ref_dim, access, access_dims
   )
   [x] = rules.bind(load_p, ref, access)
@@ -182,7 +180,7 @@ def _load_batch(axis_data, args, dims, *, tree):
 
 
 def _load_batched_mask(size, ref, access, dims):
-  """Neither the Ref nor the index is batched: one load of what any one needs."""
+  """For an unbatched region: one load of what any of them needs."""
   mask, other = access.mask, access.operands
   if dims.mask is not None:
     mask = rules.batched_any(mask, dims.mask)

@@ -20,13 +20,14 @@ from typing import Any
 import jax
 from jax import lax
 from jax_swapext._src import access as access_lib
+from jax_swapext._src import access_batching
 from jax_swapext._src import compat
 import numpy as np
 
 Access = access_lib.Access
 
 
-def check_access(name: str, ref: Any, access: Access, n_operands: int):
+def check_access(name: str, ref: Any, access: Any, n_operands: int) -> Any:
   """The aval of the accessed region, for an abstract eval rule."""
   if not isinstance(ref, jax.ref.AbstractRef):
     raise TypeError(f"{name}: wanted a Ref first, got {ref}.")
@@ -62,6 +63,12 @@ def discharge(ctx, x, access, fun):
   space = getattr(ctx.in_avals[0], "memory_space", None)
   x = compat.unconstrain(x, space, ctx.strip_memory_space)
   outs, new = fun(x)
+  outs = [
+      jax.sharding.reshard(o, a.sharding)
+      if jax.typeof(o).sharding.spec != a.sharding.spec
+      else o
+      for o, a in zip(outs, ctx.out_avals)
+  ]
   if new is not None:
     new = compat.constrain(new, space, ctx.strip_memory_space)
   return (new, *[None] * len(access)), outs
@@ -83,20 +90,20 @@ def drop_unused_old(used_outs, eqn):
   return [True] * len(eqn.invars), eqn
 
 
-def batch(prim, axis_data, args, dims, *, tree, **params):
-  """Batching rule: one access to the batched Ref."""
+def batch(name, prim, axis_data, args, dims, *, tree, **params):
+  """One access to the batched Ref, for the function `name`."""
   ref, *leaves = args
   ref_dim, *leaf_dims = dims
   if ref_dim is None:
     raise ValueError(
-        f"{prim.name}: wanted a Ref with a batch axis under vmap, since the "
-        f"index, the value or the mask has one, got {jax.typeof(ref)}. Make the"
-        " Ref inside the mapped function, or map over it (in_axes)."
+        f"{name}: wanted a batched Ref under vmap, where each element of the "
+        f"batch writes, got the unbatched {jax.typeof(ref)}. Make the Ref "
+        "inside the mapped function, or map over it (in_axes)."
     )
   access = tree.unflatten(leaves)
   access_dims = tree.unflatten(leaf_dims)
-  access, to_front = access_lib.batch_access(
-      prim.name, axis_data.size, ref_dim, access, access_dims
+  access, to_front = access_batching.batch_access(
+      name, axis_data.size, ref_dim, access, access_dims
   )
   leaves, tree = jax.tree.flatten(access)
   outs = prim.bind(ref, *leaves, tree=tree, **params)
@@ -133,7 +140,8 @@ def instantiate_like(g: Any, value: Any) -> jax.Array:
   """The cotangent `g`; zeros of the operand's type if it is None or Zero."""
   if g is not None and type(g) is not compat.Zero:
     return g
-  aval = value.aval if isinstance(value, compat.GradAccum) else jax.typeof(value)
+  is_linear = isinstance(value, compat.GradAccum)
+  aval = value.aval if is_linear else jax.typeof(value)
   return compat.instantiate(compat.Zero(aval.to_tangent_aval()))
 
 

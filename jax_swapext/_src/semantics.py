@@ -114,8 +114,8 @@ def is_float8(dtype: np.dtype) -> bool:
   return jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize == 1
 
 
-def check_dtype(name: str, dtype: np.dtype, op: AtomicOp | None = None) -> None:
-  """Raises a TypeError unless `op` (None: load, store, swap) works on `dtype`."""
+def check_dtype(name: str, dtype: np.dtype, op: AtomicOp | None) -> None:
+  """Raises TypeError unless `op` works on `dtype`; None: load, store, swap."""
   if dtype == np.dtype(bool):
     if op is AtomicOp.ADD:
       raise TypeError(

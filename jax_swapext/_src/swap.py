@@ -22,7 +22,6 @@ from __future__ import annotations
 import functools
 
 import jax
-import jax.extend as jex
 from jax.interpreters import ad
 from jax.interpreters import batching
 from jax.interpreters import partial_eval as pe
@@ -101,7 +100,7 @@ def swap(
   return restore(old)
 
 
-swap_p = jex.core.Primitive("swapext_swap")
+swap_p = compat.Primitive("swapext_swap")
 swap_p.multiple_results = True
 swap_p.is_effectful = lambda params: True
 swap_p.def_impl(functools.partial(compat.apply_primitive, swap_p))
@@ -146,7 +145,7 @@ def _swap_jvp(primals, tangents, *, tree, need_old):
   rules.check_differentiable("swap", ref, ref_dot, value_dot)
   if rules.is_constant(ref_dot, ref):
     outs = swap_p.bind(ref, *leaves, tree=tree, need_old=need_old)
-    return outs, [compat.Zero.from_primal_value(o) for o in outs]
+    return outs, [compat.zero_tangent(o) for o in outs]
   access_dot = access._replace(operands=(compat.instantiate(value_dot),))
   swap_ = _swap_in_order if access_lib.may_repeat(access) else _swap_at_once
   return swap_(ref, access, need_old), swap_(ref_dot, access_dot, need_old)
@@ -184,9 +183,16 @@ def _swap_transpose(cts, ref, *leaves, tree, need_old):
 
 compat.fancy_transposes[swap_p] = _swap_transpose
 
-batching.fancy_primitive_batchers[swap_p] = functools.partial(
-    rules.batch, swap_p
-)
+
+def _swap_batch(axis_data, args, dims, *, tree, need_old):
+  name = "swap" if need_old else "store"
+  return rules.batch(
+      name, swap_p, axis_data, args, dims, tree=tree, need_old=need_old
+  )
+
+
+batching.fancy_primitive_batchers[swap_p] = _swap_batch
+
 pe.partial_eval_jaxpr_custom_rules[swap_p] = rules.partial_eval_custom
 pe.dce_rules[swap_p] = compat.registered_dce_rule(rules.drop_unused_old)
 compat.remat_rules[swap_p] = functools.partial(compat.state_remat, swap_p)

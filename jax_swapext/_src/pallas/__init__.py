@@ -34,7 +34,8 @@ import sys
 from types import ModuleType
 
 _RULES_FOR = {
-  "jax._src.pallas.mosaic.lowering": "jax_swapext._src.pallas.mosaic_tpu",
+    "jax._src.pallas.mosaic.lowering": "jax_swapext._src.pallas.mosaic_tpu",
+  "jax._src.pallas.cost_estimate": "jax_swapext._src.pallas.cost",
 }
 
 
@@ -51,14 +52,11 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     if ours is None:
       return None
     # The other finders first: JAX may be installed in any way they know.
-    for finder in sys.meta_path:
-      if finder is self:
-        continue
-      spec = finder.find_spec(fullname, path, target)
-      if spec is not None:
-        break
-    else:
-      return None
+    others = (f for f in sys.meta_path if f is not self)
+    specs = (f.find_spec(fullname, path, target) for f in others)
+    spec = next((s for s in specs if s is not None), None)
+    if spec is None or spec.loader is None:
+      return spec
     execute = spec.loader.exec_module
 
     def execute_then_register(module: ModuleType) -> None:

@@ -15,9 +15,10 @@
 
 from __future__ import annotations
 
+import math
+
 from jax.interpreters import mlir
 from jax_swapext._src import fetch_update
-import math
 
 
 def _fetch_update_cpu(x, idx, *operands, op, order, reverse, unique_indices,
@@ -36,6 +37,6 @@ def _fetch_update_cpu(x, idx, *operands, op, order, reverse, unique_indices,
 
 mlir.register_lowering(
     fetch_update.fetch_update_p,
-    fetch_update.lower_replicated(_fetch_update_cpu),
+    fetch_update.lowering(_fetch_update_cpu),
     platform="cpu",
 )
