@@ -34,7 +34,7 @@ import sys
 from types import ModuleType
 
 _RULES_FOR = {
-    "jax._src.pallas.mosaic.lowering": "jax_swapext._src.pallas.mosaic_tpu",
+  "jax._src.pallas.mosaic.lowering": "jax_swapext._src.pallas.mosaic_tpu",
   "jax._src.pallas.cost_estimate": "jax_swapext._src.pallas.cost",
 }
 

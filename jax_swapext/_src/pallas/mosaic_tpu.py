@@ -43,6 +43,7 @@ from jax_swapext._src import swap
 from jax_swapext._src.pallas import tpu_copies
 from jax_swapext._src.pallas import tpu_loops
 from jax_swapext._src.pallas import tpu_region
+from jax_swapext._src.pallas import tpu_values
 from jax_swapext._src.pallas import tpu_windows
 import numpy as np
 
@@ -154,7 +155,7 @@ def stock_strides(
   region: Region, memory: tpu_windows.Memory, dtype: Any
 ) -> bool:
   """Whether Mosaic's strided load and store take the region's strides."""
-  if tpu_windows.packing(dtype) > 1 or memory.lane is None or memory.whole:
+  if tpu_values.packing(dtype) > 1 or memory.lane is None or memory.whole:
     return False
   if region.shape[memory.lane] != tpu_windows.LANES:
     return False
@@ -176,7 +177,7 @@ def is_stock_vmem(
     return False
   if update.is_load and (update.mask is not None or update.operands):
     return False
-  packed = tpu_windows.packing(dtype) > 1
+  packed = tpu_values.packing(dtype) > 1
   if update.mask is not None and (update.need_old or packed):
     return False
   scalar = not region.slices
@@ -200,7 +201,7 @@ def is_stock_vmem(
       continue
     tile = 1
     if d == memory.lane:
-      pack = tpu_windows.packing(dtype) if memory.rank == 1 else 1
+      pack = tpu_values.packing(dtype) if memory.rank == 1 else 1
       tile = tpu_windows.LANES * pack
     elif d == memory.row:
       tile = tpu_windows.row_tile(memory, region, dtype)
@@ -234,9 +235,8 @@ def lower_stock(ctx, ref, transforms, transform_avals, update, value, mask):
       block_shapes=[block_shape, *[None] * (len(avals_in) - 1)],
     )
 
-  region_aval = jax.core.ShapedArray(
-    compat.transform_type(transform_avals, ref_aval).shape, ref_aval.dtype
-  )
+  view = compat.transform_type(transform_avals, ref_aval)
+  region_aval = jax.core.ShapedArray(view.shape, view.dtype)
   if update.is_load:
     rule = rules[state_primitives.get_p]
     out = rule(sub([ref_aval, *avals], [region_aval]), ref, *leaves, tree=tree)
@@ -341,11 +341,12 @@ def access_vmem(
 
 def _lower(prim, ctx, ref, *leaves, tree, **params):
   ref_aval = ctx.avals_in[0]
-  leaves = [static_leaf(x) for x in leaves]
-  access = tree.unflatten(leaves)
   avals = tree.unflatten(ctx.avals_in[1:])
+  indices = len(jax.tree.leaves(avals.transforms))
+  leaves = [*map(static_leaf, leaves[:indices]), *leaves[indices:]]
+  access = tree.unflatten(leaves)
   update = update_of(prim, access, params)
-  dtype = ref_aval.dtype
+  dtype = compat.transform_type(avals.transforms, ref_aval).dtype
   space = memory_space(ref)
   refuse_dtype(update, dtype)
   if space not in ("vmem", "smem", "any", "hbm"):
@@ -354,7 +355,9 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
       f" TensorCore, got one in {space}. Copy the data with"
       " pltpu.sync_copy."
     )
-  multiples = [known_multiple(x) for x in leaves]
+  multiples = [
+    known_multiple(x) if k < indices else 1 for k, x in enumerate(leaves)
+  ]
   block_shape = ctx.block_shapes[0]
   if _is_simple(access.transforms):
     region = tpu_region.region_of(

@@ -33,6 +33,7 @@ from jax_swapext._src import compat
 from jax_swapext._src import semantics
 from jax_swapext._src.pallas import tpu_loops
 from jax_swapext._src.pallas import tpu_region
+from jax_swapext._src.pallas import tpu_values
 from jax_swapext._src.pallas import tpu_windows
 import numpy as np
 
@@ -67,7 +68,7 @@ def access_scalar(view: Any, region: Region, update: Update) -> Any | None:
     if update.is_load or update.reads:
       old = state_primitives.ref_get(ref)
     if not update.is_load:
-      new = tpu_windows.combine(update, old, update.operands)
+      new = tpu_values.combine(update.op, old, update.operands)
       state_primitives.ref_set(ref, None, new)
     return old
 
@@ -85,12 +86,12 @@ def access_scalar(view: Any, region: Region, update: Update) -> Any | None:
   other = update.operands[0] if update.is_load and update.operands else None
   if other is None:
     other = jnp.zeros((), ref.dtype)
-  return lax.cond(update.mask, access, lambda: other)
+  return tpu_values.cond(update.mask, access, lambda: other, other.dtype)
 
 
 def _copies(view: Any, region: Region, dtype: Any) -> bool:
   """Whether a DMA takes the region out of SMEM as it is."""
-  if tpu_windows.packing(dtype) > 1 or region.int_shape:
+  if tpu_values.packing(dtype) > 1 or region.int_shape:
     return False
   return all(
     tpu_region.is_whole(i, n)
@@ -107,9 +108,9 @@ def _through_vmem(view, region, dtype, update):
       pltpu.sync_copy(view, scratch)
       old = scratch[...]
     if not update.is_load:
-      new = tpu_windows.combine(update, old, update.operands)
+      new = tpu_values.combine(update.op, old, update.operands)
       if update.mask is not None:
-        new = tpu_region.select(update.mask, new, old)
+        new = tpu_values.select(update.mask, new, old)
       scratch[...] = new
       pltpu.sync_copy(scratch, view)
     return update.masked(old) if update.need_old else None
@@ -144,7 +145,7 @@ def access_hbm(
 def _window(region: Region, dtype: Any) -> list[tuple[Any, int]]:
   """Start and size, per dimension, of a DMA that covers a box."""
   rank = len(region.shape)
-  pack = tpu_windows.packing(dtype)
+  pack = tpu_values.packing(dtype)
   window: list[tuple[Any, int]] = []
   for d, (index, extent) in enumerate(
     zip(region.indices, region.shape, strict=True)
@@ -225,7 +226,7 @@ def _hbm_box(view: Any, region: Region, dtype: Any, update: Update):
   inner = Region(
     (), sizes, tuple(offsets), (), region.order, region.known, region.keep
   )
-  scalar = not region.slices and tpu_windows.packing(dtype) == 1
+  scalar = not region.slices and tpu_values.packing(dtype) == 1
   reads = update.is_load or update.reads or update.mask is not None or not exact
 
   def body(scratch):
@@ -241,11 +242,15 @@ def _hbm_box(view: Any, region: Region, dtype: Any, update: Update):
       old = tpu_windows.access_box(scratch, inner, memory, dtype, update)
     if not update.is_load:
       pltpu.sync_copy(scratch, source)
-    return old
+    # Scopes yield words only, as branches do.
+    return tpu_values.widen(old) if old is not None and old.ndim == 0 else old
 
   # A scalar stays with the scalar unit: fewer steps than through vectors.
   kind = pltpu.SMEM if scalar else pltpu.VMEM
-  return pl.run_scoped(body, kind(sizes, dtype))
+  old = pl.run_scoped(body, kind(sizes, dtype))
+  if old is None or old.ndim:
+    return old
+  return tpu_values.narrow_scalar(old, dtype)
 
 
 def _difference(start: Any, first: Any) -> Any:
@@ -276,4 +281,4 @@ def _masked_scalar(view, region, dtype, update):
   other = update.operands[0] if update.is_load and update.operands else None
   if other is None:
     other = jnp.zeros((), dtype)
-  return lax.cond(update.mask, access, lambda: other)
+  return tpu_values.cond(update.mask, access, lambda: other, other.dtype)

@@ -31,9 +31,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
-from jax_swapext._src import access as access_lib
 from jax_swapext._src import compat
+from jax_swapext._src import indexing
 from jax_swapext._src.pallas import tpu_region
+from jax_swapext._src.pallas import tpu_values
 from jax_swapext._src.pallas import tpu_windows
 import numpy as np
 
@@ -53,8 +54,8 @@ class _Plan:
 
   def __init__(self, region: Region, looped: Sequence[int]):
     self.region = region
-    ints = access_lib.int_labels(len(region.int_shape))
-    self.labels = access_lib.region_axes(region.indices, ints)
+    ints = indexing.int_labels(len(region.int_shape))
+    self.labels = indexing.region_axes(region.indices, ints)
     self.looped = [
       k
       for k, label in enumerate(self.labels)
@@ -147,11 +148,9 @@ def loop(
 def scalar_at(x: Any, position: Sequence[int]) -> Any:
   """An element of a vector at a static position."""
   dtype = x.dtype
-  if dtype == np.bool_:
-    return scalar_at(x.astype(jnp.int32), position) != 0
-  x = tpu_windows.widen(x)
+  x = tpu_values.widen(x)
   x = lax.slice(x, position, [p + 1 for p in position])
-  return tpu_windows.narrow_scalar(x[(0,) * x.ndim], dtype)
+  return tpu_values.narrow_scalar(x[(0,) * x.ndim], dtype)
 
 
 def part_at(x: Any, plan: _Plan, at: Sequence[int]) -> Any:
@@ -203,7 +202,7 @@ def _unrolled(plan, dtype, update, access_box):
 def assemble(parts: dict[tuple[int, ...], Any], shape, dtype: Any) -> Any:
   """A vector made of scalars."""
   wide = (
-    np.dtype(np.int32) if dtype == np.bool_ else tpu_windows.wide_dtype(dtype)
+    np.dtype(np.int32) if dtype == np.bool_ else tpu_values.wide_dtype(dtype)
   )
   out = jnp.zeros(shape, wide)
   for at, x in parts.items():
@@ -236,7 +235,7 @@ def _from_memory(x, dtype):
 def _staged_dtype(dtype: Any) -> Any:
   dtype = np.dtype(dtype)
   return (
-    np.dtype(np.int32) if dtype == np.bool_ else tpu_windows.wide_dtype(dtype)
+    np.dtype(np.int32) if dtype == np.bool_ else tpu_values.wide_dtype(dtype)
   )
 
 
@@ -280,7 +279,7 @@ def _staged(plan, dtype, update, access_box):
         value = refs[name + "_s"][tuple(at)]
         if x.dtype == np.bool_:
           return value != 0
-        return tpu_windows.narrow_scalar(value, x.dtype)
+        return tpu_values.narrow_scalar(value, x.dtype)
       position = compat.NDIndexer(tuple(plan.position(at)), plan.shape, ())
       part = _scratch_box(refs[name + "_v"], position)
       return part != 0 if x.dtype == np.bool_ else part.astype(x.dtype)

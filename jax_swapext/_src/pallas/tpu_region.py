@@ -27,9 +27,10 @@ from typing import Any
 
 from jax import lax
 import jax.numpy as jnp
-from jax_swapext._src import access as access_lib
 from jax_swapext._src import compat
+from jax_swapext._src import indexing
 from jax_swapext._src import semantics
+from jax_swapext._src.pallas import tpu_values
 import numpy as np
 
 AtomicOp = semantics.AtomicOp
@@ -65,9 +66,6 @@ class Update:
     """Whether the old value is wanted or the new one depends on it."""
     return self.need_old or self.op is not AtomicOp.XCHG
 
-  def combine(self, old: Any, *operands: Any) -> Any:
-    return semantics.combine(self.op, old, *operands)
-
   def replace(self, **changes: Any) -> Update:
     return dataclasses.replace(self, **changes)
 
@@ -78,7 +76,7 @@ class Update:
     other = self.operands[0] if self.is_load and self.operands else None
     if other is None:
       other = jnp.zeros(old.shape, old.dtype)
-    return select(self.mask, old, other)
+    return tpu_values.select(self.mask, old, other)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,10 +152,6 @@ def is_static(x: Any) -> bool:
   return isinstance(x, (int, np.integer))
 
 
-def select(condition: Any, a: Any, b: Any) -> Any:
-  return lax.select(condition, a, b)
-
-
 class _Composer:
   """Folds transforms into one index per dimension of a view."""
 
@@ -209,7 +203,7 @@ class _Composer:
     return out
 
   def index(self, indexer: Any) -> None:
-    new_ints = access_lib.int_labels(len(indexer.int_indexer_shape))
+    new_ints = indexing.int_labels(len(indexer.int_indexer_shape))
     if new_ints and self.int_shape:
       raise NotImplementedError(
         f"{self.name}: wanted one set of index arrays, got two in a chain of"
@@ -236,7 +230,7 @@ class _Composer:
       self.indices[axis] = new
     if new_ints:
       self.int_shape = tuple(indexer.int_indexer_shape)
-    axes = access_lib.region_axes(indexer.indices, new_ints)
+    axes = indexing.region_axes(indexer.indices, new_ints)
     self.axes = [a if isinstance(a, tuple) else self.axes[a] for a in axes]
     self.pending = (*self.pending, indexer)
 
@@ -260,8 +254,8 @@ class _Composer:
     self._reset(tuple(shape))
 
   def finish(self) -> Region:
-    ints = access_lib.int_labels(len(self.int_shape))
-    natural = access_lib.region_axes(self.indices, ints)
+    ints = indexing.int_labels(len(self.int_shape))
+    natural = indexing.region_axes(self.indices, ints)
     order = tuple(natural.index(a) for a in self.axes)
     return Region(
       self.prefix,
@@ -308,7 +302,7 @@ def to_natural(region: Region, x: Any) -> Any:
   """A region-shaped array with its axes in NumPy's order for the indices."""
   if region.order == tuple(range(len(region.order))):
     return x
-  return lax.transpose(x, access_lib.inverse_permutation(region.order))
+  return lax.transpose(x, indexing.inverse_permutation(region.order))
 
 
 def from_natural(region: Region, x: Any) -> Any:
@@ -325,8 +319,8 @@ def trim(region: Region, update: Update):
     region, how many elements were cut before and behind.
   """
   indices = list(region.indices)
-  axes = access_lib.region_axes(
-    indices, access_lib.int_labels(len(region.int_shape))
+  axes = indexing.region_axes(
+    indices, indexing.int_labels(len(region.int_shape))
   )
   cuts = [(0, 0)] * len(axes)
   for d, index in enumerate(indices):

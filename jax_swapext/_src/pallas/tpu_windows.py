@@ -43,6 +43,7 @@ import jax.numpy as jnp
 from jax_swapext._src import compat
 from jax_swapext._src import semantics
 from jax_swapext._src.pallas import tpu_region
+from jax_swapext._src.pallas import tpu_values
 import numpy as np
 
 AtomicOp = semantics.AtomicOp
@@ -92,15 +93,11 @@ class _Span:
     return self.size == self.box and tpu_region.is_static(self.offset)
 
 
-def packing(dtype: Any) -> int:
-  return max(1, 4 // np.dtype(dtype).itemsize)
-
-
 def row_tile(memory: Memory, region: Region, dtype: Any) -> int:
   """What a dynamic row start must be a multiple of."""
   rows = region.shape[memory.row]
   lanes = 1 if memory.lane is None else region.shape[memory.lane]
-  pack = packing(dtype)
+  pack = tpu_values.packing(dtype)
   if pack == 1 and lanes <= LANES:
     # Tiles of one column are the same memory as tiles of one row.
     return 1
@@ -109,7 +106,7 @@ def row_tile(memory: Memory, region: Region, dtype: Any) -> int:
 
 
 def _padded_rows(rows: int, dtype: Any) -> int:
-  tile = packing(dtype)
+  tile = tpu_values.packing(dtype)
   while tile < min(rows, SUBLANES):
     tile *= 2
   return -(-rows // tile) * tile
@@ -192,7 +189,7 @@ class Window:
   ):
     self.view, self.region, self.dtype = view, region, np.dtype(dtype)
     self.spans: list[_Span | None] = []
-    pack = packing(dtype)
+    pack = tpu_values.packing(dtype)
     for d, index in enumerate(region.indices):
       extent = region.shape[d]
       if d == memory.lane:
@@ -230,7 +227,7 @@ class Window:
   @staticmethod
   def _whole_row(region: Region, memory: Memory, dtype: Any) -> bool:
     """One full row of two tiles or more may start anywhere (32-bit)."""
-    if memory.lane is None or packing(dtype) > 1:
+    if memory.lane is None or tpu_values.packing(dtype) > 1:
       return False
     row, lane = region.indices[memory.row], region.indices[memory.lane]
     rows = row.size if isinstance(row, Slice) else 1
@@ -291,7 +288,7 @@ class Window:
     """The box of a window-shaped array."""
     scalar = not self.box_shape
     if scalar:
-      w = widen(w)
+      w = tpu_values.widen(w)
     for k, d in enumerate(self.kept):
       span = self.spans[d]
       if span.exact:
@@ -304,7 +301,7 @@ class Window:
       if not scalar:
         w = lax.slice_in_dim(w, 0, span.box, axis=k)
     if scalar:
-      return narrow_scalar(w[(0,) * w.ndim], self.dtype)
+      return tpu_values.narrow_scalar(w[(0,) * w.ndim], self.dtype)
     squeezed = [
       k
       for k, d in enumerate(self.kept)
@@ -358,76 +355,6 @@ def at(view: Any, index: Sequence[Any], region: Region) -> Any:
   return compat.TransformedRef(view, (indexer,))
 
 
-def wide_dtype(dtype: Any) -> Any:
-  """The 32-bit dtype that holds every value of `dtype`."""
-  dtype = np.dtype(dtype)
-  if dtype.itemsize == 4:
-    return dtype
-  if jnp.issubdtype(dtype, jnp.floating):
-    return np.dtype(np.float32)
-  kind = "uint32" if jnp.issubdtype(dtype, jnp.unsignedinteger) else "int32"
-  return np.dtype(kind)
-
-
-def widen(x: Any) -> Any:
-  return x.astype(wide_dtype(x.dtype))
-
-
-def narrow_scalar(x: Any, dtype: Any) -> Any:
-  """A 32-bit scalar that holds a value of `dtype`, as that dtype."""
-  dtype = np.dtype(dtype)
-  if x.dtype == dtype:
-    return x
-  if dtype == np.dtype(jnp.bfloat16):
-    # Exact, since the value came from bf16; a rounding cast costs more.
-    bits = lax.bitcast_convert_type(x, jnp.int32)
-    half = lax.shift_right_logical(bits, np.int32(16)).astype(jnp.int16)
-    return lax.bitcast_convert_type(half, dtype)
-  return x.astype(dtype)
-
-
-def combine(update: Update, old: Any, operands: Sequence[Any]) -> Any:
-  """The new value, in arithmetic that the TensorCore has."""
-  if update.op is AtomicOp.XCHG:
-    return operands[0]
-  dtype, op = old.dtype, update.op
-  floating = jnp.issubdtype(dtype, jnp.floating)
-  packed = packing(dtype) > 1
-  if op in (AtomicOp.MAX, AtomicOp.MIN) and not floating:
-    [value] = operands
-    if packed or dtype == np.uint32:
-      # Mosaic has the maximum of signed words only, and makes one of every
-      # comparison and selection that it can: so these compare other values
-      # than they select.
-      a, b = _signed_words(value), _signed_words(old)
-      return tpu_region.select(
-        a > b if op is AtomicOp.MAX else a < b, value, old
-      )
-    return update.combine(old, value)
-  if op is AtomicOp.CAS and dtype == np.dtype(jnp.bfloat16):
-    expected, value = operands
-    return tpu_region.select(bits_of(old) == bits_of(expected), value, old)
-  if not packed or op in semantics.BITWISE or op is AtomicOp.CAS:
-    return update.combine(old, *operands)
-  if floating and old.ndim > 1:
-    return update.combine(old, *operands)
-  wide = [x if x.dtype == np.bool_ else widen(x) for x in (old, *operands)]
-  return update.combine(*wide).astype(dtype)
-
-
-def _signed_words(x: Any) -> Any:
-  """int32 in the order of the integers of `x`."""
-  if x.dtype == np.uint32:
-    flip = np.int32(np.iinfo(np.int32).min)
-    return lax.bitcast_convert_type(x, jnp.int32) ^ flip
-  return x.astype(jnp.int32)
-
-
-def bits_of(x: Any) -> Any:
-  """The representation of a 16-bit float, widened to int32."""
-  return lax.bitcast_convert_type(x, jnp.int16).astype(jnp.int32)
-
-
 def access_box(
   view: Any, region: Region, memory: Memory, dtype: Any, update: Update
 ) -> Any | None:
@@ -448,15 +375,15 @@ def access_box(
   if update.is_load:
     return update.masked(window.extract(window.load()))
   mask = window.mask(update.mask)
-  can_mask = packing(dtype) == 1
+  can_mask = tpu_values.packing(dtype) == 1
   reads = update.reads or (mask is not None and not can_mask)
   old = window.load() if reads else None
   placed = [window.place(x) for x in update.operands]
-  new = combine(update, old, placed)
+  new = tpu_values.combine(update.op, old, placed)
   if mask is None or can_mask:
     window.store(new, mask)
   else:
-    window.store(tpu_region.select(mask, new, old), None)
+    window.store(tpu_values.select(mask, new, old), None)
   if not update.need_old:
     return None
   return update.masked(window.extract(old))
@@ -470,8 +397,8 @@ def access_strided(view: Any, region: Region, update: Update) -> Any | None:
     old = state_primitives.ref_get(ref)
   if update.is_load:
     return update.masked(old)
-  new = combine(update, old, update.operands)
+  new = tpu_values.combine(update.op, old, update.operands)
   if update.mask is not None:
-    new = tpu_region.select(update.mask, new, old)
+    new = tpu_values.select(update.mask, new, old)
   state_primitives.ref_set(ref, None, new)
   return update.masked(old) if update.need_old else None
