@@ -111,7 +111,8 @@ def _hand_update(rows, new):
     else:
       o[at] = jnp.where(inside, tile, old)
       wide = old.astype(tpu_cells.carrier(o.dtype))
-    return _pick(wide, i & (rows - 1), j if rows == 1 else j & 127)
+    out = _pick(wide, i & (rows - 1), j if rows == 1 else j & 127)
+    return out.astype(o.dtype)
 
   return update
 
@@ -121,7 +122,8 @@ def _hand_load(rows):
     del v  # Unused.
     at, _ = _row_window(i, j) if rows == 1 else _tile_window(i, j, rows)
     tile = o[at].astype(tpu_cells.carrier(o.dtype))
-    return _pick(tile, i & (rows - 1), j if rows == 1 else j & 127)
+    out = _pick(tile, i & (rows - 1), j if rows == 1 else j & 127)
+    return out.astype(o.dtype)
 
   return load
 

@@ -293,7 +293,7 @@ def lower_decomposed(ctx, ref, leaves, fun):
 
 def static_leaf(x: Any) -> Any:
   """An integer scalar that is known now, as a Python integer."""
-  if isinstance(x, ir.Value):
+  if isinstance(x, (ir.Value, jax.core.Tracer)):
     return x
   if np.ndim(x) == 0 and np.issubdtype(np.asarray(x).dtype, np.integer):
     return int(x)

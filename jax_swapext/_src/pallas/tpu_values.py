@@ -112,6 +112,11 @@ def combine(op: AtomicOp, old: Any, operands: Sequence[Any]) -> Any:
   native = old.ndim > 1 and (floating or bits)
   if not packed or native:
     return semantics.combine(op, old, *operands)
+  if old.ndim == 0 and op in semantics.BITWISE:
+    # Mosaic makes of words that are narrowed again an operation on narrow
+    # scalars, which it then lacks; not so behind a shift.
+    words = [widen(x) << 8 for x in (old, *operands)]
+    return (semantics.combine(op, *words) >> 8).astype(dtype)
   wide = [x if x.dtype == np.bool_ else widen(x) for x in (old, *operands)]
   return semantics.combine(op, *wide).astype(dtype)
 
