@@ -235,6 +235,12 @@ def lower_stock(ctx, ref, transforms, transform_avals, update, value, mask):
       block_shapes=[block_shape, *[None] * (len(avals_in) - 1)],
     )
 
+  if kernel_type != _TC:
+    # Off the TensorCore the stock rules want every index in the module.
+    if value is not None:
+      value = lowering._ensure_mlir_value(*value), value[1]
+    leaves = list(map(lowering._ensure_mlir_value, leaves, avals))
+
   view = compat.transform_type(transform_avals, ref_aval)
   region_aval = jax.core.ShapedArray(view.shape, view.dtype)
   if update.is_load:
