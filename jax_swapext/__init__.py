@@ -40,6 +40,7 @@ from jax_swapext._src.fetch import fetch_xor as fetch_xor
 from jax_swapext._src.fetch_update import fetch_update_p as fetch_update_p
 from jax_swapext._src.load import load as load
 from jax_swapext._src.load import load_p as load_p
+from jax_swapext._src.support import support as support
 from jax_swapext._src.swap import store as store
 from jax_swapext._src.swap import swap as swap
 from jax_swapext._src.swap import swap_p as swap_p

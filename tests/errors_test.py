@@ -142,11 +142,12 @@ class OperandsTest(Refusals):
 
   @parameterized.named_parameters(*named(*MUTATING))
   def test_value_that_is_a_view_of_a_ref(self, op):
-    values = _operands(op)
-    values[-1] = _ref("int32", (4,)).at[0]
-    self.assertOpRefuses(
-        TypeError, op, ["value", "Ref"], _ref(), (0, 0), *values
-    )
+    def f(values):
+      view = jax.new_ref(jnp.zeros(4, "int32")).at[0]
+      op.apply(_ref(), (0, 0), *values[:-1], view)
+
+    words = [op.name, "value", "Ref"]
+    self.assertRefuses(TypeError, words, jax.jit(f), _operands(op))
 
 
 class RefTest(Refusals):

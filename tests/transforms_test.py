@@ -191,9 +191,8 @@ class JitTest(parameterized.TestCase):
       op.pure(x, *args)
       return x + 1
 
-    got = jax.jit(f).lower(x, *args).as_text()
-    want = jax.jit(lambda x, *args: x + 1).lower(x, *args).as_text()
-    self.assertEqual(got.replace("jit_f", ""), want.replace("jit__lambda", ""))
+    text = jax.jit(f).lower(x, *args).compile().as_text()
+    self.assertNotRegex(text, r" (while|gather|scatter|dynamic-\S+|call)\(")
 
   @parameterized.named_parameters(*named(*OPS))
   def test_printed_form(self, op):

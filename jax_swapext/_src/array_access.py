@@ -66,18 +66,14 @@ def replicated(fun):
 
 
 @replicated
-def load(x: jax.Array, access: Access, *, drop: bool = False) -> jax.Array:
+def load(x: jax.Array, access: Access) -> jax.Array:
   """Reads the region; masked-off elements are `other`, or 0 without one.
 
-  Args:
-    x: the array.
-    access: transforms, mask, and `()` or `(other,)`.
-    drop: whether elements outside `x` read as 0. If false, and there is no
-      mask, all have to be inside.
+  Without a mask, a window has to lie inside `x`.
   """
   dtype = _dtype(x, access.transforms)
   if semantics.is_float8(dtype):
-    return _from_bits(load(*_as_bits(x, access), drop=drop), dtype)
+    return _from_bits(load(*_as_bits(x, access)), dtype)
   mask, other = access.mask, access.operands
   whole = region_shape(x, access.transforms)
   if mask is None:
@@ -89,12 +85,12 @@ def load(x: jax.Array, access: Access, *, drop: bool = False) -> jax.Array:
   def read(view, region):
     region = region.classify()
     if isinstance(region, regions.Window):
-      if drop or mask is not None:
+      if mask is not None:
         region = region.guarded()
       return region.read(view), None
-    return regions.gather(view, region.rows(mask)), None
+    return regions.gather(view, region.rows("load", mask)), None
 
-  value, _ = _through(x, access.transforms, read)
+  value, _ = _through("load", x, access.transforms, read)
   if mask is None:
     return value
   return lax.select(mask, value, fill)
@@ -110,20 +106,19 @@ def swap(
     old, new = swap(*_as_bits(x, access), need_old=need_old)
     return _from_bits(old, dtype), _from_bits(new, x.dtype)
   [value] = access.operands
-  mask = access.mask
 
-  def on_window(_, old, value):
+  def on_window(old, value):
     del old
     return value
 
   def on_points(view, region):
-    rows = region.rows(mask)
+    rows = region.rows("swap", access.mask)
     old = None
     if need_old:
       old, view = regions.pin(regions.gather(view, rows), view)
     return old, regions.scatter(view, rows, value)
 
-  return _update(x, access, (value,), on_window, on_points, need_old, False)
+  return _update("swap", x, access, on_window, on_points, need_old)
 
 
 @replicated
@@ -143,6 +138,7 @@ def rmw(
   With `drop`, elements outside `x` are not written and return 0; without, a
   window without a mask has to lie inside.
   """
+  name = f"fetch_{op.value}" if drop else f"atomic_{op.value}"
   dtype = _dtype(x, access.transforms)
   moves = op in (semantics.AtomicOp.XCHG, semantics.AtomicOp.CAS)
   if semantics.is_float8(dtype) and moves and not drop:
@@ -153,13 +149,17 @@ def rmw(
     return _from_bits(old, dtype), _from_bits(new, x.dtype)
 
   def on_points(view, region):
-    rows = region.rows(access.mask)
+    rows = region.rows(name, access.mask, as_is=True)
     table = lax.reshape(view, (rows.count, *rows.row))
     operands = [lax.reshape(v, (rows.size, *rows.row)) for v in access.operands]
+    mask = rows.mask
+    if mask is not None:
+      mask = lax.reshape(mask, (rows.size,))
     *old, table = fetch_update.fetch_update(
         table,
         lax.reshape(rows.index, (rows.size,)),
         *operands,
+        mask=mask,
         op=op,
         order=order,
         reverse=reverse,
@@ -169,17 +169,26 @@ def rmw(
     old = lax.reshape(old[0], region.shape) if need_old else None
     return old, lax.reshape(table, view.shape)
 
-  combine = lambda op_old, old, *operands: semantics.combine(op, old, *operands)
-  return _update(
-      x, access, access.operands, combine, on_points, need_old, drop,
-      reads=op is not semantics.AtomicOp.XCHG,
-  )
+  on_window = functools.partial(semantics.combine, op)
+  reads = op is not semantics.AtomicOp.XCHG
+  return _update(name, x, access, on_window, on_points, need_old, drop, reads)
 
 
 def _update(
-    x, access, operands, combine, on_points, need_old, drop, reads=False
+    name, x, access, on_window, on_points, need_old, drop=False, reads=False
 ):
-  """The shared part of `swap` and `rmw`: windows, and regions of no element."""
+  """The shared part of `swap` and `rmw`: windows, and regions of no element.
+
+  Args:
+    name: the operation, for error messages.
+    x: the array.
+    access: where, with which operands.
+    on_window: from old elements and operands to new elements.
+    on_points: from a view and its points to the old elements and the new view.
+    need_old: whether to return the old elements.
+    drop: whether elements outside `x` are left out, mask or not.
+    reads: whether new elements depend on old ones.
+  """
   mask = access.mask
   shape = region_shape(x, access.transforms)
   if 0 in shape or 0 in x.shape:
@@ -196,15 +205,15 @@ def _update(
     if drop or mask is not None:
       region = region.guarded()
     ok = region.inside(mask)
-    if region.covers_window and ok is None and not (need_old or reads):
-      return None, region.write(view, combine(None, None, *operands))
+    covers = region.covers_window and ok is None
+    if covers and not (need_old or reads):
+      return None, region.write(view, on_window(None, *access.operands))
     if region.is_whole:
-      window = view
-    else:
-      window, view = regions.pin(region.window(view), view)
+      return _update_whole(view, ok, on_window, access.operands, need_old)
+    window, view = regions.pin(region.window(view), view)
     old = region.from_window(window)
-    new = combine(None, old, *operands)
-    if region.covers_window and ok is None:
+    new = on_window(old, *access.operands)
+    if covers:
       view = region.write(view, new)
     else:
       written = lax.full(shape, True, bool) if ok is None else ok
@@ -215,7 +224,18 @@ def _update(
       return None, view
     return old if ok is None else lax.select(ok, old, jnp.zeros_like(old)), view
 
-  return _through(x, access.transforms, update)
+  return _through(name, x, access.transforms, update)
+
+
+def _update_whole(x, ok, on_window, operands, need_old):
+  """An update of every element of `x`, where `ok` if that is not None."""
+  old = x if need_old else None
+  if ok is None:
+    return old, on_window(x, *operands)
+  if need_old:
+    # Else `x` would be read for this after it has been updated in place.
+    old, x = regions.pin(lax.select(ok, x, lax.full_like(x, 0)), x)
+  return old, lax.select(ok, on_window(x, *operands), x)
 
 
 # XLA computes on 8-bit floats in 16 bits, which changes the bits of a NaN. So
@@ -261,6 +281,7 @@ def _region_type(x, transforms):
 
 
 def _through(
+    name: str,
     x: jax.Array,
     transforms: Sequence[Any],
     body: Callable[[jax.Array, regions.Region], tuple[Any, jax.Array | None]],
@@ -283,14 +304,14 @@ def _through(
     inner = region.classify()
     if isinstance(inner, regions.Points):
       raise NotImplementedError(
-          f"An index array before {rest[0]} makes a view of scattered elements:"
-          " put the array index last."
+          f"{name}: wanted the index array last, got {rest[0]} after it. A view"
+          " of scattered elements has no other view: load it first."
       )
     part, x = regions.pin(inner.read(x), x)
-    out, part = _through(part, rest, body)
+    out, part = _through(name, part, rest, body)
     return out, None if part is None else inner.write(x, part)
   view, undo = _apply_transform(x, rest[0])
-  out, view = _through(view, rest[1:], body)
+  out, view = _through(name, view, rest[1:], body)
   return out, None if view is None else undo(view)
 
 

@@ -13,19 +13,20 @@
 # limitations under the License.
 """`fetch_update_p`: updates of the rows of a table, applied one after another.
 
-    *old, new_x = fetch_update x idx *operands
+    *old, new_x = fetch_update x idx *operands mask
 
-is, for `x` of shape `(t, *row)`, `idx` of shape `(n,)` and operands of shape
-`(n, *row)`, equivalent to
+is, for `x` of shape `(t, *row)`, `idx` and `mask` of shape `(n,)` and operands
+of shape `(n, *row)`, equivalent to
 
     for k in range(n):
-      if 0 <= idx[k] < t:
+      if mask[k] and -t <= idx[k] < t:
         old[k] = x[idx[k]]
         x[idx[k]] = combine(op, old[k], *(v[k] for v in operands))
       else:
         old[k] = 0
 
-With `reverse` the updates come last to first. With `order="any"` a platform may
+Negative indices count from the end; with `masked=False` there is no mask. With
+`reverse` the updates come last to first. With `order="any"` a platform may
 apply them in any order, and differently for each element. `unique_indices`
 promises that no index repeats; `need_old=False` gives no `old`.
 
@@ -55,6 +56,7 @@ def fetch_update(
     x: jax.Array,
     idx: jax.Array,
     *operands: jax.Array,
+    mask: jax.Array | None = None,
     op: AtomicOp,
     order: str,
     need_old: bool,
@@ -62,8 +64,10 @@ def fetch_update(
     unique_indices: bool = False,
 ) -> list[jax.Array]:
   """Binds `fetch_update_p`; returns `[old, new_x]`, or `[new_x]`."""
+  masks = () if mask is None else (mask,)
   return fetch_update_p.bind(
-      *compat.auto_insert_reshard(x, idx, *operands),
+      *compat.auto_insert_reshard(x, idx, *operands, *masks),
+      masked=mask is not None,
       op=op,
       order=order,
       reverse=reverse,
@@ -79,10 +83,16 @@ fetch_update_p.def_impl(
 )
 
 
-def _fetch_update_abstract_eval(x, idx, *operands, op, order, reverse,
-                                unique_indices, need_old):
-  del op, order, reverse, unique_indices  # Shapes do not depend on them.
+def _split_mask(args, masked):
+  """Splits the operands from the mask, which is the last argument if any."""
+  return (args[:-1], args[-1]) if masked else (args, None)
+
+
+def _fetch_update_abstract_eval(x, idx, *args, masked, need_old, **_):
   [n] = idx.shape
+  operands, mask = _split_mask(args, masked)
+  if mask is not None and mask.shape != (n,):
+    raise ValueError(f"fetch_update: wanted {n} masks, got {mask.shape}")
   for v in operands:
     if v.shape != (n, *x.shape[1:]):
       raise ValueError(
@@ -111,15 +121,15 @@ fetch_update_p.def_abstract_eval(_fetch_update_abstract_eval)
 # read, so their tangents follow ADD_OR_SET with f = won and v = 0 elsewhere.
 
 
-def _fetch_update_jvp(primals, tangents, *, op, order, need_old, **params):
-  x, idx, *operands = primals
+def _fetch_update_jvp(primals, tangents, *, op, order, need_old, masked,
+                      **params):
+  x, idx, *args = primals
+  operands, mask = _split_mask(args, masked)
   x_dot, _, *operand_dots = tangents
-  zeros = all(
-      type(t) is compat.Zero for t in (x_dot, *operand_dots[: len(operands)])
-  )
+  zeros = all(type(t) is compat.Zero for t in (x_dot, *operand_dots))
   # The tangents have to meet the updates in the order that the primals do.
   order = order if zeros else "index"
-  bind = functools.partial(fetch_update_p.bind, order=order, **params)
+  bind = functools.partial(fetch_update, mask=mask, order=order, **params)
   won_by = op in (AtomicOp.MAX, AtomicOp.MIN, AtomicOp.CAS)
   fetch = need_old or (won_by and not zeros)
   outs = bind(x, idx, *operands, op=op, need_old=fetch)
@@ -142,14 +152,15 @@ def _fetch_update_jvp(primals, tangents, *, op, order, need_old, **params):
 ad.primitive_jvps[fetch_update_p] = _fetch_update_jvp
 
 
-def _fetch_update_transpose(cts, x, idx, value, *flag, op, order, reverse,
-                            unique_indices, need_old):
-  assert op in semantics.LINEAR and not ad.is_undefined_primal(idx), op
+def _fetch_update_transpose(cts, x, idx, value, *args, op, order, reverse,
+                            unique_indices, need_old, masked):
+  del order, need_old  # Cotangents meet the updates in the opposite order.
+  flag, mask = _split_mask(args, masked)
   *old_bar, x_bar = cts
   linear = ad.is_undefined_primal(value)
   value_aval = value.aval if linear else jax.typeof(value)
   if all(type(ct) is compat.Zero for ct in cts):
-    return [None] * (3 + len(flag))
+    return [None] * (3 + len(args))
   x_bar = compat.instantiate(x_bar)
   if old_bar:
     old_bar = compat.instantiate(old_bar[0])
@@ -160,6 +171,7 @@ def _fetch_update_transpose(cts, x, idx, value, *flag, op, order, reverse,
       idx,
       old_bar,
       *flag,
+      mask=mask,
       op=op,
       order="index",
       need_old=True,
@@ -170,7 +182,7 @@ def _fetch_update_transpose(cts, x, idx, value, *flag, op, order, reverse,
       x_bar if ad.is_undefined_primal(x) else None,
       None,
       value_bar if linear else None,
-      *[None] * len(flag),
+      *[None] * len(args),
   ]
 
 
@@ -182,7 +194,7 @@ ad.primitive_transposes[fetch_update_p] = _fetch_update_transpose
 
 def _fetch_update_batch(args, dims, *, need_old, **params):
   size = next(a.shape[d] for a, d in zip(args, dims) if d is not None)
-  x, idx, *operands = (
+  x, idx, *rest = (
       batching.bdim_at_front(a, d, size) for a, d in zip(args, dims)
   )
   t, n = x.shape[1], idx.shape[1]
@@ -192,14 +204,15 @@ def _fetch_update_batch(args, dims, *, need_old, **params):
         " 32 bits that a linear index has. Map over parts with jax.lax.map."
     )
   start = lax.broadcasted_iota(np.int32, idx.shape, 0) * np.int32(t)
-  inside = (idx >= 0) & (idx < np.int32(t))
-  idx = lax.select(inside, idx + start, lax.full_like(idx, size * t))
+  inside = (idx >= np.int32(-t)) & (idx < np.int32(t))
+  idx = lax.select(idx < 0, idx + np.int32(t), idx) + start
+  idx = lax.select(inside, idx, lax.full_like(idx, size * t))
 
   def flatten(a):
     return lax.reshape(a, (a.shape[0] * a.shape[1], *a.shape[2:]))
 
   *old, new = fetch_update_p.bind(
-      *map(flatten, (x, idx, *operands)), need_old=need_old, **params
+      *map(flatten, (x, idx, *rest)), need_old=need_old, **params
   )
   outs = [lax.reshape(o, (size, n, *o.shape[1:])) for o in old]
   return [*outs, lax.reshape(new, x.shape)], [0] * (1 + len(outs))
@@ -226,7 +239,7 @@ pe.dce_rules[fetch_update_p] = compat.registered_dce_rule(_fetch_update_dce)
 # ## Lowering
 
 
-def sequential(x, idx, *operands, op, reverse, need_old):
+def sequential(x, idx, *operands, mask, op, reverse, need_old):
   """The definition as a loop that updates the table in place.
 
   What is read is pinned, or XLA copies the table in every iteration: see
@@ -241,22 +254,30 @@ def sequential(x, idx, *operands, op, reverse, need_old):
       lax.dynamic_update_index_in_dim, axis=0, allow_negative_indices=False
   )
 
-  def inside(i):
-    return lax.convert_element_type(i, np.uint32) < np.uint32(count)
+  def wrap(i):
+    return lax.select(i < 0, i + lax.full_like(i, count), i)
+
+  def accessed(i, mask):
+    ok = lax.convert_element_type(i, np.uint32) < np.uint32(count)
+    return ok if mask is None else ok & mask
+
+  masks = () if mask is None else (mask,)
 
   # A dynamic slice clamps its start, so an index outside reads some row, and
   # that row is then written back as it was.
   def pair_body(x, update):
-    i, *values = update
+    i, *args = update
+    values, mask = _split_mask(args, masks)
+    i = wrap(i)
     old, x = lax.optimization_barrier((read(x, i), x))
-    ok = inside(i)
+    ok = accessed(i, mask)
     new = lax.select_n(ok, old, semantics.combine(op, old, *values))
     x = write(x, new, i)
     return x, lax.select_n(ok, jnp.zeros_like(old), old) if need_old else None
 
   if compat.pair_barrier_is_in_place():
     x, old = lax.scan(
-        pair_body, x, (idx, *operands), reverse=reverse, unroll=unroll
+        pair_body, x, (idx, *operands, *masks), reverse=reverse, unroll=unroll
     )
     return [old, x] if need_old else [x]
 
@@ -264,23 +285,26 @@ def sequential(x, idx, *operands, op, reverse, need_old):
   def log_body(k, carry):
     x, log = carry
     k = idx.shape[0] - 1 - k if reverse else k
-    i, *values = (read(a, k) for a in (idx, *operands))
+    i, *args = (read(a, k) for a in (idx, *operands, *masks))
+    values, mask = _split_mask(args, masks)
+    i = wrap(i)
     log = write(log, read(x, i), k)
     old = read(log, k)
-    new = lax.select_n(inside(i), old, semantics.combine(op, old, *values))
+    ok = accessed(i, mask)
+    new = lax.select_n(ok, old, semantics.combine(op, old, *values))
     return write(x, new, i), log
 
-  log = jnp.zeros((idx.shape[0], *x.shape[1:]), x.dtype)
+  log = jnp.zeros_like(operands[0])
   x, log = lax.fori_loop(0, idx.shape[0], log_body, (x, log), unroll=unroll)
   if not need_old:
     return [x]
-  ok = lax.broadcast_in_dim(inside(idx), log.shape, (0,))
+  ok = lax.broadcast_in_dim(accessed(wrap(idx), mask), log.shape, (0,))
   return [lax.select(ok, log, jnp.zeros_like(log)), x]
 
 
-def at_once(x, idx, *operands, op, need_old):
+def at_once(x, idx, *operands, mask, op, need_old):
   """All updates in one gather and one scatter: right if no index repeats."""
-  idx = _no_negative(idx, x.shape[0])
+  idx = _drop_masked(idx, mask, x.shape[0])
   old, x = lax.optimization_barrier(
       (x.at[idx].get(mode="fill", fill_value=0), x)
   )
@@ -289,9 +313,10 @@ def at_once(x, idx, *operands, op, need_old):
   return [old, x] if need_old else [x]
 
 
-def _no_negative(idx, count):
-  """Moves negative indices, which `.at` counts from the end, to the outside."""
-  return lax.select(idx < 0, lax.full_like(idx, count), idx)
+def _drop_masked(idx, mask, count):
+  if mask is None:
+    return idx
+  return lax.select(mask, idx, lax.full_like(idx, count))
 
 
 _SCATTERS = {AtomicOp.ADD: "add", AtomicOp.MAX: "max", AtomicOp.MIN: "min"}
@@ -310,27 +335,29 @@ def can_scatter(op: AtomicOp, dtype: np.dtype, in_order: bool) -> bool:
   return in_order and dtype.itemsize >= 4
 
 
-def scatter(x, idx, value, *, op):
-  idx = _no_negative(idx, x.shape[0])
+def scatter(x, idx, value, *, mask, op):
+  idx = _drop_masked(idx, mask, x.shape[0])
   return [getattr(x.at[idx], _SCATTERS[op])(value, mode="drop")]
 
 
-def _fetch_update_xla(x, idx, *operands, op, order, reverse, unique_indices,
-                      need_old):
+def _fetch_update_xla(x, idx, *operands, mask, op, order, reverse,
+                      unique_indices, need_old):
   """The rule for every platform that has none of its own."""
+  args = (x, idx, *operands)
   if unique_indices:
-    return at_once(x, idx, *operands, op=op, need_old=need_old)
+    return at_once(*args, mask=mask, op=op, need_old=need_old)
   if not need_old and can_scatter(op, x.dtype, in_order=order == "any"):
-    return scatter(x, idx, *operands, op=op)
+    return scatter(*args, mask=mask, op=op)
   return sequential(
-      x, idx, *operands, op=op, reverse=reverse, need_old=need_old
+      *args, mask=mask, op=op, reverse=reverse, need_old=need_old
   )
 
 
 def lowering(fun):
   """`fun` as a lowering rule of `fetch_update_p`."""
 
-  def on_bytes(x, idx, *operands, op, **params):
+  def on_bytes(x, idx, *args, masked, op, **params):
+    operands, params["mask"] = _split_mask(args, masked)
     # Only moved, never computed with: XLA's 16-bit detour would change a NaN.
     moves = op in (AtomicOp.XCHG, AtomicOp.CAS)
     if not (moves and semantics.is_float8(x.dtype)):

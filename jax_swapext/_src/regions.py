@@ -75,18 +75,22 @@ class Region(NamedTuple):
         inner.append(_Entry(e, (axes.index(i),)))
       else:
         inner.append(_Entry(e, int_axes if np.shape(e) else ()))
-    entries = tuple(self._compose(e, inner) for e in self.entries)
+    entries = tuple(
+        self._compose(dim, e, inner) for dim, e in enumerate(self.entries)
+    )
     return Region(self.array_shape, entries, compat.indexer_shape(indexer))
 
-  def _compose(self, outer: _Entry, inner: list[_Entry]) -> _Entry:
+  def _compose(self, dim: int, outer: _Entry, inner: list[_Entry]) -> _Entry:
     if isinstance(outer.index, Slice):
       [axis] = outer.axes
       start, stride = outer.index.start, outer.index.stride
       index, axes = inner[axis]
+      if isinstance(start, int) and (start, stride) == (0, 1):
+        if self.shape[axis] == self.array_shape[dim]:
+          return inner[axis]
       if not isinstance(index, Slice):
         size = self.shape[axis]
-        index = _wrap(index, size)
-        return _Entry(_affine(index, stride, start), axes)
+        return _Entry(_part_of_slice(index, size, stride, start), axes)
       start = _affine(index.start, stride, start)
       return _Entry(Slice(start, index.size, stride * index.stride), axes)
     if not outer.axes:
@@ -129,6 +133,20 @@ def _affine(i, stride, start):
   return i + start
 
 
+def _part_of_slice(i, size, stride, start):
+  """Index `i` of a slice of `size` elements, as an index of what it slices.
+
+  What is outside of the slice goes far away: it is neither another element nor
+  an index from the end.
+  """
+  if isinstance(i, (int, np.integer)):
+    return _affine(i, stride, start) if i < size else _FAR
+  i = _wrap(i, size)
+  inside = (i >= 0) & (i < np.int32(size))
+  i = _affine(i, stride, start)
+  return lax.select(inside, i, lax.full_like(i, _FAR))
+
+
 def _positions(s: Slice):
   return _affine(lax.iota(np.int32, int(s.size)), s.stride, s.start)
 
@@ -144,6 +162,9 @@ def _wrap(i, size):
   return lax.select(i < 0, i + np.int32(size), i)
 
 
+_FAR = 2**30  # outside any array that 32-bit indices can address
+
+
 def _int32(i):
   """`i` as int32; what does not fit stays far outside of any array."""
   i = jnp.asarray(i)
@@ -151,7 +172,7 @@ def _int32(i):
     return i
   if jnp.iinfo(i.dtype).max > np.iinfo(np.int32).max:
     unsigned = jnp.issubdtype(i.dtype, jnp.unsignedinteger)
-    far = np.asarray(2**30, i.dtype)
+    far = np.asarray(_FAR, i.dtype)
     i = lax.clamp(np.zeros((), i.dtype) if unsigned else -far, i, far)
   return lax.convert_element_type(i, np.int32)
 
@@ -205,7 +226,7 @@ class Window(NamedTuple):
         dims.append(d)
         shifts.append(None)
         continue
-      start = d.start
+      start = _wrap(d.start, d.length) if d.squeeze else d.start
       last = d.length - self._extent(d)
       if isinstance(start, int):
         moved = min(max(start, 0), last)
@@ -285,8 +306,8 @@ class Window(NamedTuple):
     ]
 
   def _may_wrap(self):
-    # As in JAX's own slices. Scalars have been wrapped already.
-    return [self.shifts is None and not d.squeeze for d in self.dims]
+    # As in JAX's own slices, unless that has been dealt with.
+    return self.shifts is None
 
   def read(self, x: jax.Array) -> jax.Array:
     return self.from_window(self.window(x))
@@ -345,6 +366,7 @@ class Rows(NamedTuple):
   """Points as rows of a table: `table[index]` with `index` in any order."""
 
   index: jax.Array  # int32, outside [0, count) where nothing is accessed
+  mask: jax.Array | None  # where `index` leaves out masked-off rows: None
   row: tuple[int, ...]  # the shape of a row
   count: int  # rows in the table
 
@@ -360,11 +382,17 @@ class Points(NamedTuple):
   entries: tuple[_Entry, ...]
   shape: tuple[int, ...]
 
-  def rows(self, mask: jax.Array | None) -> Rows:
+  def rows(
+      self, name: str, mask: jax.Array | None, *, as_is: bool = False
+  ) -> Rows:
     """Linear indices of the region's rows, in the region's row-major order.
 
     A row is as many trailing dimensions as are whole; with a mask it is one
     element, since the mask may cut a row.
+
+    With `as_is`, what `fetch_update` can do at no cost is left to it: negative
+    indices may remain if the table has one dimension, and the mask is given
+    beside the indices.
     """
     ndim, rank = len(self.array_shape), len(self.shape)
     kept = 0
@@ -376,22 +404,23 @@ class Points(NamedTuple):
     count = math.prod(table)
     if count > np.iinfo(np.int32).max:
       raise NotImplementedError(
-          f"Index arrays on an array of {count} elements: linear indices have "
-          "32 bits. Split the array, or make its rows longer."
+          f"{name}: wanted fewer than 2^31 elements or rows to choose from with"
+          f" index arrays, which become linear indices of 32 bits, got {count}."
+          " Split the array, or make its rows longer."
       )
     index, ok, stride = lax.full(shape, 0, np.int32), None, count
     for entry, length in zip(self.entries, table):
       stride //= length
-      i, inside = _row_index(entry, length, shape, check=len(table) > 1)
+      i, inside = _row_index(entry, length, shape, len(table) == 1, as_is)
       if inside is not None:
         ok = inside if ok is None else ok & inside
       i = i if stride == 1 else i * np.int32(stride)
       index = i if len(table) == 1 else index + i
-    if mask is not None:
-      ok = mask if ok is None else ok & mask
+    if mask is not None and not as_is:
+      ok, mask = mask if ok is None else ok & mask, None
     if ok is not None:
       index = lax.select(ok, index, lax.full_like(index, count))
-    return Rows(index, self.array_shape[ndim - kept :], count)
+    return Rows(index, mask, self.array_shape[ndim - kept :], count)
 
   def _is_whole(self, dim: int, axis: int) -> bool:
     index, axes = self.entries[dim]
@@ -404,8 +433,12 @@ class Points(NamedTuple):
     )
 
 
-def _row_index(entry, length, shape, check):
-  """One dimension's index over `shape`, and where it is inside (None: is)."""
+def _row_index(entry, length, shape, alone, as_is):
+  """One dimension's index over `shape`, and where it is inside.
+
+  The latter is None if that need not be known: all of it is, or the index is
+  the table's only one (`alone`), and then what is outside stays outside.
+  """
   index, axes = entry
   if isinstance(index, Slice):
     start = index.start
@@ -414,9 +447,10 @@ def _row_index(entry, length, shape, check):
     inside = static and 0 <= start and start + last < length
     index = _positions(index)
   else:
-    inside = False
+    index = _int32(index) if alone and as_is else _wrap(index, length)
+    inside = alone
   index = lax.broadcast_in_dim(jnp.asarray(index, np.int32), shape, axes)
-  if inside or not check:
+  if inside:
     return index, None
   return index, (index >= 0) & (index < np.int32(length))
 

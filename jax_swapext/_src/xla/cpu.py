@@ -21,17 +21,18 @@ from jax.interpreters import mlir
 from jax_swapext._src import fetch_update
 
 
-def _fetch_update_cpu(x, idx, *operands, op, order, reverse, unique_indices,
-                      need_old):
+def _fetch_update_cpu(x, idx, *operands, mask, op, order, reverse,
+                      unique_indices, need_old):
   del order  # The loop's order costs nothing, and XLA CPU scatters in order.
+  args = (x, idx, *operands)
   # Between these sizes the gather and the scatter of whole rows are faster than
   # the loop; for shorter and longer rows they are not.
   if unique_indices and 8 <= math.prod(x.shape[1:]) < 256:
-    return fetch_update.at_once(x, idx, *operands, op=op, need_old=need_old)
+    return fetch_update.at_once(*args, mask=mask, op=op, need_old=need_old)
   if not need_old and fetch_update.can_scatter(op, x.dtype, not reverse):
-    return fetch_update.scatter(x, idx, *operands, op=op)
+    return fetch_update.scatter(*args, mask=mask, op=op)
   return fetch_update.sequential(
-      x, idx, *operands, op=op, reverse=reverse, need_old=need_old
+      *args, mask=mask, op=op, reverse=reverse, need_old=need_old
   )
 
 

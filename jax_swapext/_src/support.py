@@ -1,0 +1,178 @@
+# Copyright 2026 The jax_swapext Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The support matrix, as data: what works where, how, and what cannot.
+
+Tests run every supported row and match the error of every other one, so this
+page cannot promise what the code does not do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import dataclasses
+import textwrap
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+INTEGERS = tuple(
+    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+)
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+ALL = ("bool", *INTEGERS, *FLOATS, *FLOAT8)
+SUB_BYTE = ("int4", "uint4", "int2", "uint2", "float4_e2m1fn")
+COMPLEX = ("complex64", "complex128")
+
+MOVES = ("load", "store", "swap", "atomic_xchg", "atomic_cas")
+COMPARES = ("atomic_max", "atomic_min")
+BITWISE = ("atomic_and", "atomic_or", "atomic_xor")
+REF_OPERATIONS = (*MOVES, "atomic_add", *COMPARES, *BITWISE)
+
+INDICES = ("whole", "integers", "slices", "pl.ds", "integer arrays", "mixed")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """Cells of the matrix that share an answer.
+
+  Attributes:
+    operations: public names. On arrays, `fetch_*` stands for `atomic_*`.
+    place: where the operation runs.
+    memory: the memory space of the Ref; "array" for the functions on arrays.
+    dtypes: dtypes of the Ref. 64-bit ones need ``jax_enable_x64``.
+    indices: forms of the index.
+    supported: whether it works.
+    note: how it is done and what it costs, or why it cannot be and the way out.
+  """
+
+  operations: tuple[str, ...]
+  place: str
+  memory: str
+  dtypes: tuple[str, ...]
+  indices: tuple[str, ...]
+  supported: bool
+  note: str
+
+  def cells(self) -> Iterator[tuple[str, str, str]]:
+    """All (operation, dtype, form of index) of this row."""
+    for operation in self.operations:
+      for dtype in self.dtypes:
+        for index in self.indices:
+          yield operation, dtype, index
+
+
+class Matrix(tuple[Row, ...]):
+  """Rows of the support matrix; prints as a table."""
+
+  def __str__(self) -> str:
+    if not self:
+      return "no such row"
+    titles = ("place", "memory", "operations", "dtypes", "", "note")
+    widths = (20, 8, 22, 22, 3, 40)
+    lines = [_line(titles, widths), _line(["-" * w for w in widths], widths)]
+    for row in self:
+      cells = (
+          row.place, row.memory, ", ".join(row.operations),
+          ", ".join(row.dtypes), "yes" if row.supported else "no",
+          row.note,
+      )
+      wrapped = [textwrap.wrap(c, w) or [""] for c, w in zip(cells, widths)]
+      for i in range(max(map(len, wrapped))):
+        lines.append(
+            _line([w[i] if i < len(w) else "" for w in wrapped], widths)
+        )
+    return "\n".join(lines)
+
+  __repr__ = __str__
+
+
+def _line(cells, widths) -> str:
+  return "  ".join(c.ljust(w) for c, w in zip(cells, widths)).rstrip()
+
+
+def support(
+    operation: str | None = None,
+    place: str | None = None,
+    dtype: str | None = None,
+) -> Matrix:
+  """What works where: the support matrix, or the part of it that is asked for.
+
+  Args:
+    operation: a public name, such as ``"atomic_add"``; ``"fetch_add"`` means
+      the same operation on arrays.
+    place: a part of a place's name, such as ``"CPU"``.
+    dtype: the name of a dtype.
+
+  Returns:
+    A tuple of rows that prints as a table.
+
+  Example:
+    >>> import jax_swapext as jsx
+    >>> [row.supported for row in jsx.support("atomic_xor", "CPU", "bfloat16")]
+    [False]
+  """
+  rows = _ROWS
+  if operation is not None:
+    fetch = operation.startswith("fetch_")
+    operation = operation.replace("fetch_", "atomic_")
+    rows = [r for r in rows if operation in r.operations]
+    if fetch:
+      rows = [r for r in rows if r.memory == "array"]
+  if place is not None:
+    rows = [r for r in rows if place.lower() in r.place.lower()]
+  if dtype is not None:
+    rows = [r for r in rows if dtype in r.dtypes]
+  return Matrix(rows)
+
+
+def _stock_jax(place: str, memory: str, how: str) -> list[Row]:
+  """The rows of a place where everything goes through XLA."""
+  operations = REF_OPERATIONS
+  if memory == "array":
+    operations = tuple(o for o in operations if o.startswith("atomic_"))
+
+  def row(wanted, dtypes, supported, note):
+    these = tuple(o for o in operations if o in wanted)
+    return Row(these, place, memory, dtypes, INDICES, supported, note)
+
+  no_arithmetic = "keep the accumulator in a wider dtype"
+  return [
+      row(MOVES, ALL, True, how),
+      row(("atomic_add",), (*INTEGERS, *FLOATS), True, how),
+      row(COMPARES, ("bool", *INTEGERS, *FLOATS), True, how),
+      row(BITWISE, ("bool", *INTEGERS), True, how),
+      row(("atomic_add",), ("bool",), False, "use atomic_or or atomic_xor"),
+      row(("atomic_add", *COMPARES), FLOAT8, False, no_arithmetic),
+      row(BITWISE, (*FLOATS, *FLOAT8), False,
+          "view the Ref as integers with ref.bitcast"),
+      row(operations, SUB_BYTE, False,
+          "keep them in an 8-bit Ref and convert when loading"),
+      row(operations, COMPLEX, False,
+          "keep the parts of a structured value in separate Refs"),
+  ]
+
+
+_ROWS: list[Row] = [
+    *_stock_jax(
+        "outside kernels, CPU", "array",
+        "slices: one update in place; integer arrays: one native loop in place,"
+        " in row-major order",
+    ),
+    *_stock_jax(
+        "outside kernels, CPU", "Ref",
+        "as on arrays; the Ref's buffer is updated in place",
+    ),
+    *_stock_jax(
+        "interpret=True", "any",
+        "as outside kernels on CPU; repeated indices count every time",
+    ),
+]
