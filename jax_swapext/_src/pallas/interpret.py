@@ -208,7 +208,7 @@ def _if(update: Update, access, dtype):
 def _box(ref, region: Region, update: Update, remote: bool):
   """A region of scalars and slices, all of it in bounds."""
   index = region.indices
-  old = None
+  old: Any = None
   if update.is_load or update.reads or (remote and update.mask is not None):
     old = _get(ref, index, remote)
   if update.is_load:
@@ -295,7 +295,7 @@ def _unsqueezed(index):
 def _get(ref, index, remote: bool):
   if not remote:
     return state_primitives.ref_get(_at(ref, index))
-  view = _at(ref, _unsqueezed(index))
+  view: Any = _at(ref, _unsqueezed(index))
 
   def body(scratch):
     pltpu.sync_copy(view, scratch)
@@ -310,7 +310,7 @@ def _set(ref, index, value, remote: bool, mask=None) -> None:
   if not remote:
     pallas_primitives.store(_at(ref, index), None, value, mask=mask)
     return
-  view = _at(ref, _unsqueezed(index))
+  view: Any = _at(ref, _unsqueezed(index))
 
   def body(scratch):
     scratch[...] = jnp.reshape(value, view.shape)

@@ -240,7 +240,7 @@ def _lower_indexed(ctx, ref, access, avals, region, dtype, update):
     ref_aval, block_shape = ctx.avals_in[0], ctx.block_shapes[0]
     base, _ = lowering._transform_ref(ref, ref_aval, block_shape, region.prefix)
   iota = tpu.iota(_i32((n,)), dimensions=[0])
-  indices = []
+  indices: list[Any] = []
   for index in region.indices:
     if isinstance(index, Slice):
       step = iota
@@ -318,7 +318,7 @@ def _lower_indexed(ctx, ref, access, avals, region, dtype, update):
       *zip(operands, operand_avals, strict=True),
     )
 
-  old = None
+  old: Any = None
   if update.is_load:
     old = fetch(mask)
   elif update.op is AtomicOp.ADD and not update.need_old:
@@ -352,7 +352,7 @@ def _one_by_one(
   n, update, mask, lane, both, fetch, put, combined, compute, word, flag
 ):
   """Lane after lane, since a later one may meet what an earlier one wrote."""
-  out = None
+  out: Any = None
   order = reversed(range(n)) if update.reverse else range(n)
   for k in order:
     here = lane(k)

@@ -142,11 +142,11 @@ def access_hbm(
   return box(region, update)
 
 
-def _window(region: Region, dtype: Any) -> list[tuple[Any, int]]:
+def _window(region: Region, dtype: Any) -> list[tuple[Any, Any]]:
   """Start and size, per dimension, of a DMA that covers a box."""
   rank = len(region.shape)
   pack = tpu_values.packing(dtype)
-  window: list[tuple[Any, int]] = []
+  window: list[tuple[Any, Any]] = []
   for d, (index, extent) in enumerate(
     zip(region.indices, region.shape, strict=True)
   ):

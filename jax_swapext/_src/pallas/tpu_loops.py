@@ -337,7 +337,7 @@ def unflatten(k: Any, sizes: Sequence[int], reverse: bool) -> list[Any]:
   return [k, *reversed(out)]
 
 
-def _scratch_box(ref, indexer, value=None):
+def _scratch_box(ref, indexer, value=None) -> Any:
   """Loads or stores a box of a scratch at any position."""
   region = tpu_region.region_of("scratch", jax.typeof(ref), (indexer,))
   rank = len(region.shape)

@@ -51,9 +51,9 @@ class Update:
   """
 
   name: str
-  op: AtomicOp | None
+  op: Any
   operands: tuple[Any, ...]
-  mask: Any | None
+  mask: Any
   need_old: bool
   reverse: bool = False
 
@@ -115,7 +115,7 @@ class Region:
   def natural_shape(self) -> tuple[int, ...]:
     """The region's shape before `order` permutes it."""
     indexer = compat.NDIndexer(self.indices, self.shape, self.int_shape)
-    return tuple(indexer.get_indexer_shape())
+    return tuple(int(n) for n in indexer.get_indexer_shape())
 
   def multiple(self, start: Any) -> int:
     """The largest known divisor of a start; 0 stands for all."""
@@ -318,11 +318,11 @@ def trim(region: Region, update: Update):
     None if nothing is left; else the region, the update and, per axis of the
     region, how many elements were cut before and behind.
   """
-  indices = list(region.indices)
+  indices: list[Any] = list(region.indices)
   axes = indexing.region_axes(
     indices, indexing.int_labels(len(region.int_shape))
   )
-  cuts = [(0, 0)] * len(axes)
+  cuts: list[Any] = [(0, 0)] * len(axes)
   for d, index in enumerate(indices):
     size = region.shape[d]
     if isinstance(index, Slice):

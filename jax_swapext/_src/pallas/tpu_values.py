@@ -87,8 +87,9 @@ def cond(condition: Any, if_true: Any, if_false: Any, dtype: Any) -> Any:
   return narrow_scalar(chosen, dtype)
 
 
-def combine(op: AtomicOp, old: Any, operands: Sequence[Any]) -> Any:
-  """The new value, as `semantics.combine` defines it."""
+def combine(op: AtomicOp | None, old: Any, operands: Sequence[Any]) -> Any:
+  """The new value, as `semantics.combine` defines it; `op` is not None."""
+  assert op is not None
   if op is AtomicOp.XCHG:
     return operands[0]
   dtype = old.dtype

@@ -66,8 +66,8 @@ class Memory:
     whole: Whether only the view as a whole is known to be aligned.
   """
 
-  row: int | None
-  lane: int | None
+  row: Any
+  lane: Any
   rank: int
   whole: bool = False
 
@@ -133,9 +133,11 @@ def _span(
     masked: Whether the box may reach outside the view.
     whole: Whether only the whole dimension can be accessed.
   """
-  index, extent = region.indices[d], region.shape[d]
+  index: Any = region.indices[d]
+  extent = region.shape[d]
   scalar = not isinstance(index, Slice)
-  start, size = (index, 1) if scalar else (index.start, index.size)
+  start: Any = index if scalar else index.start
+  size = 1 if scalar else int(index.size)
   if whole:
     offset = start
     if extent == size and tpu_region.is_static(start):
@@ -188,7 +190,7 @@ class Window:
     masked: bool,
   ):
     self.view, self.region, self.dtype = view, region, np.dtype(dtype)
-    self.spans: list[_Span | None] = []
+    self.spans: list[_Span] = []
     pack = tpu_values.packing(dtype)
     for d, index in enumerate(region.indices):
       extent = region.shape[d]
@@ -229,10 +231,12 @@ class Window:
     """One full row of two tiles or more may start anywhere (32-bit)."""
     if memory.lane is None or tpu_values.packing(dtype) > 1:
       return False
-    row, lane = region.indices[memory.row], region.indices[memory.lane]
+    row: Any = region.indices[memory.row]
+    lane: Any = region.indices[memory.lane]
     rows = row.size if isinstance(row, Slice) else 1
     lanes = region.shape[memory.lane]
-    return rows == 1 and tpu_region.is_whole(lane, lanes) and lanes >= 2 * LANES
+    whole = tpu_region.is_whole(lane, lanes)
+    return bool(rows == 1) and whole and lanes >= 2 * LANES
 
   @property
   def exact(self) -> bool:
