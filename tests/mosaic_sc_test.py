@@ -142,6 +142,47 @@ def _kernel(cell, lanes, layout_passes):
   return f
 
 
+_REMOTE_X = np.arange(64, dtype=np.int32) * 3
+
+
+def remote_kernel(space, layout_passes, lanes=_LANES):
+  def f(x):
+    def body(x, o, buffer, shared):
+      ref = o if space == "hbm" else shared
+      pltpu.sync_copy(x, ref)
+      pltpu.sync_copy(x.at[pl.ds(0, lanes)], buffer)
+      v = buffer[...]
+      a = jsx.swap(ref, v[2], v[3])
+      jsx.store(ref, pl.ds(v[4], lanes), v)
+      jsx.store(ref, 60, a, mask=v[1] > 100)
+      b = jsx.load(ref, 99, mask=v[1] > 100, other=-7)
+      jsx.store(ref, slice(40, 40 + lanes), v + a + b, mask=v > 6)
+      if space != "hbm":
+        pltpu.sync_copy(ref, o)
+
+    return pl.kernel(
+      body,
+      out_type=jax.ShapeDtypeStruct((64,), jnp.int32),
+      mesh=_mesh(),
+      scratch_types=[
+        pltpu.VMEM((lanes,), jnp.int32),
+        pltpu.VMEM_SHARED((64,), jnp.int32),
+      ],
+      compiler_params=pltpu.CompilerParams(needs_layout_passes=layout_passes),
+      name="k",
+    )(x)
+
+  return f
+
+
+def _remote_want():
+  want, v = _REMOTE_X.copy(), _REMOTE_X[:_LANES]
+  a, want[6] = want[6], 9
+  want[12 : 12 + _LANES] = v
+  want[40 : 40 + _LANES] = np.where(v > 6, v + a - 7, want[40 : 40 + _LANES])
+  return want
+
+
 class _Scalar:
   """A vector whose first lane is the scalar."""
 
@@ -170,6 +211,10 @@ def _kernels(lanes):
     _, inputs = _inputs(cell, lanes)
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs]
     out[name] = _kernel(cell, lanes, bool(k % 2)), shapes
+  x = jax.ShapeDtypeStruct((64,), jnp.int32)
+  for space in ("hbm", "shared"):
+    for passes in (False, True):
+      out[f"{space}_{passes}"] = remote_kernel(space, passes, lanes), [x]
   return out
 
 
@@ -249,6 +294,11 @@ class MosaicScTest(parameterized.TestCase):
     )
     np.testing.assert_array_equal(got, [13, -3, 17, 18, 14, 78, 50, 13])
 
+  @parameterized.product(space=("hbm", "shared"), layout_passes=(False, True))
+  def test_remote_memory(self, space, layout_passes):
+    got = mosaic_ir.evaluate(remote_kernel(space, layout_passes), _REMOTE_X)
+    np.testing.assert_array_equal(got, _remote_want())
+
   def test_any_length_with_layout_passes(self):
     def body(x, o, buffer):
       pltpu.sync_copy(x, buffer)
@@ -287,11 +337,11 @@ class MosaicScTest(parameterized.TestCase):
         needs_layout_passes=False,
       )
 
-  def test_refuses_shared_memory(self):
+  def test_refuses_atomics_in_shared_memory(self):
     def body(x, o, shared):
       jsx.atomic_add(shared, 3, 1)
 
-    with self.assertRaisesRegex(NotImplementedError, "pltpu.sync_copy"):
+    with self.assertRaisesRegex(NotImplementedError, "not atomic"):
       self._run(
         body,
         np.zeros(64, np.int32),

@@ -30,7 +30,9 @@ from jax._src.lib.mlir.dialects import vector
 from jax._src.pallas.mosaic import core as tpu_core
 from jax._src.pallas.mosaic import lowering
 from jax._src.pallas.mosaic import sc_core
+from jax.experimental import pallas as pl
 from jax.experimental.mosaic.dialects import tpu
+from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 from jax_swapext._src import atomic_cas
 from jax_swapext._src import atomic_rmw
@@ -87,6 +89,11 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
     return _lower_smem(
       prim, ctx, ref, leaves, access, avals, update, region, tree, params
     )
+  if space in ("hbm", "vmem_shared"):
+    return _lower_remote(
+        prim, ctx, ref, leaves, access, update, region, dtype, space, tree,
+        params,
+    )  # fmt: skip
   if space != "vmem":
     raise _refuse(
       update,
@@ -179,6 +186,109 @@ def _lower_smem(
 
   del access
   return mosaic_tpu.lower_decomposed(ctx, ref, leaves, run)
+
+
+# ## HBM and shared VMEM, through a copy in the subcore's own
+
+
+def _lower_remote(
+  prim, ctx, ref, leaves, access, update, region, dtype, space, tree, params
+):
+  if update.name.startswith("atomic"):
+    raise _refuse(
+      update,
+      f"an atomic update of {space}",
+      "a copy in, an update and a copy out are not atomic against the other"
+      " subcores",
+      "Add with pltpu.async_copy(..., add=True) into VMEM_SHARED, or use"
+      " fetch_* outside the kernel.",
+    )
+  if ctx.lowering_context.kernel_type != _VECTOR:
+    raise _refuse(
+      update,
+      f"to access {space} from the scalar subcore",
+      "its transfers move blocks of 32 bytes between HBM and SMEM",
+      "Copy the block with pltpu.sync_copy.",
+    )
+  plain = (
+    region is not None
+    and not region.prefix
+    and len(region.shape) == 1
+    and not any(map(_is_vector, region.indices))
+    and all(region.indices[d].stride == 1 for d in region.slices)
+  )
+  if not plain or dtype.itemsize != 4 or dtype == np.dtype(bool):
+    raise _refuse(
+      update,
+      f"{dtype} elements of {space} of shape {ctx.avals_in[0].shape} by this"
+      " index",
+      "its streams move neighbouring words of Refs of one dimension, or"
+      " whole tiles",
+      "Copy the block to VMEM with pltpu.sync_copy.",
+    )
+  [index] = region.indices
+  moves = isinstance(index, Slice) and not tpu_region.is_static(index.start)
+  if update.mask is not None and moves:
+    raise _refuse(
+      update,
+      f"a masked window of {space} at a dynamic start",
+      "a stream must not leave the Ref, even where the mask is false",
+      "Copy what lies inside with pltpu.sync_copy and mask in VMEM.",
+    )
+
+  def run(ref, leaves):
+    access = tree.unflatten(leaves)
+    update = mosaic_tpu.update_of(prim, access, params)
+    region = tpu_region.region_of(
+      update.name, jax.typeof(ref), access.transforms
+    )
+    trimmed = tpu_region.trim(region, update)
+    if trimmed is None:
+      zero = jnp.zeros(region.natural_shape, dtype)
+      return update.masked(zero) if update.need_old else None
+    inner, part, cuts = trimmed
+    if inner.natural_shape or part.mask is None:
+      old = _stream(ref, inner, dtype, part)
+      return None if old is None else tpu_region.untrim(update, cuts, old)
+    return tpu_copies.masked_scalar(
+      part, dtype, lambda p: _stream(ref, inner, dtype, p)
+    )
+
+  del access
+  return mosaic_tpu.lower_decomposed(ctx, ref, leaves, run)
+
+
+def _stream(ref, region: Region, dtype, update: Update):
+  """Applies an update to neighbouring words of another memory."""
+  [index] = region.indices
+  scalar = not isinstance(index, Slice)
+  start, size = (index, 1) if scalar else (index.start, index.size)
+  view = compat.TransformedRef(
+    ref, (compat.NDIndexer((Slice(start, size),), region.shape, ()),)
+  )
+  at = 0 if scalar else slice(0, size)
+
+  def body(scratch):
+    old = None
+    if update.is_load or update.need_old or update.mask is not None:
+      pltpu.sync_copy(view, scratch)
+      if update.need_old:
+        old = load.load(scratch, at)
+    if not update.is_load:
+      swap.store(scratch, at, update.operands[0], mask=update.mask)
+      _push(scratch, view)
+    return None if old is None else update.masked(old)
+
+  return pl.run_scoped(body, pltpu.VMEM((size,), dtype))
+
+
+def _push(source, target) -> None:
+  # Drop the other branch once jax >= 0.12: a stream out of VMEM then needs no
+  # semaphore, and JAX warns of one.
+  if hasattr(sc_core, "SparseCorePushStreamWarning"):
+    pltpu.async_copy(source, target, None).wait()
+  else:
+    pltpu.sync_copy(source, target)
 
 
 # ## Indexed accesses to VMEM

@@ -199,7 +199,9 @@ def _clamped(region: Region) -> Region:
 def _hbm_box(view: Any, region: Region, dtype: Any, update: Update):
   """Applies an update to a box of HBM by way of a window of it."""
   if not region.slices and update.mask is not None:
-    return _masked_scalar(view, region, dtype, update)
+    return masked_scalar(
+      update, dtype, lambda part: _hbm_box(view, region, dtype, part)
+    )
   if update.mask is not None:
     region = _clamped(region)
   window = _window(region, dtype)
@@ -263,22 +265,27 @@ def _difference(start: Any, first: Any) -> Any:
   return a - b
 
 
-def _masked_scalar(view, region, dtype, update):
+def masked_scalar(update: Update, dtype: Any, access: Any) -> Any | None:
+  """Applies an update to one element if its mask is true.
+
+  Args:
+    update: What to do.
+    dtype: The element type.
+    access: Does an unmasked update.
+  """
   unmasked = update.replace(mask=None)
   if update.is_load:
     unmasked = unmasked.replace(operands=())
-
-  def access():
-    return _hbm_box(view, region, dtype, unmasked)
-
   if not update.need_old:
 
     @pl.when(update.mask)
     def _():
-      access()
+      access(unmasked)
 
     return None
   other = update.operands[0] if update.is_load and update.operands else None
   if other is None:
     other = jnp.zeros((), dtype)
-  return tpu_values.cond(update.mask, access, lambda: other, other.dtype)
+  return tpu_values.cond(
+    update.mask, lambda: access(unmasked), lambda: other, dtype
+  )
