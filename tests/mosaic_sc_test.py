@@ -27,6 +27,7 @@ import jax_swapext as jsx
 import numpy as np
 from oracles import mosaic_ir
 from oracles import tpu_compile
+import pytest
 import reference
 import tpu_cells
 from tpu_cells import Cell
@@ -230,6 +231,7 @@ class MosaicScTest(parameterized.TestCase):
   @parameterized.product(
     dtype=("int32", "float32", "uint32"), layout_passes=(False, True)
   )
+  @pytest.mark.slow
   def test_emitted_module_equals_the_reference(self, dtype, layout_passes):
     for k, cell in enumerate(_cells(_LANES).values()):
       # Two thirds of them for each choice of passes, all of them for one.
@@ -247,6 +249,7 @@ class MosaicScTest(parameterized.TestCase):
   @parameterized.parameters(
     ("v5p", "kernels_8"), ("v6e", "kernels_8"), ("tpu7x", "kernels_16")
   )
+  @pytest.mark.slow
   def test_compiles(self, generation, factory):
     got = tpu_compile.compile_all("mosaic_sc_test", factory, generation)
     self.assertGreater(len(got), 50)

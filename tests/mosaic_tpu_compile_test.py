@@ -25,6 +25,7 @@ import jax_swapext as jsx
 import numpy as np
 from oracles import mosaic_ir
 from oracles import tpu_compile
+import pytest
 import tpu_cells
 
 _GENERATIONS = tpu_compile.GENERATIONS
@@ -224,6 +225,7 @@ class MosaicTpuCompileTest(parameterized.TestCase):
   @parameterized.named_parameters(
     (g, g, f"share_{k}") for k, g in enumerate(_GENERATIONS)
   )
+  @pytest.mark.slow
   def test_compiles(self, generation, share):
     got = tpu_compile.compile_all("mosaic_tpu_compile_test", share, generation)
     self.assertGreater(len(got), 100)
@@ -231,6 +233,7 @@ class MosaicTpuCompileTest(parameterized.TestCase):
     self.assertEqual(failed, {})
 
   @parameterized.parameters("v5e", "v6e", "tpu7x")
+  @pytest.mark.slow
   def test_never_more_bundles_than_by_hand(self, generation):
     got = tpu_compile.compile_all(
       "mosaic_tpu_compile_test", "bundle_kernels", generation
@@ -242,6 +245,7 @@ class MosaicTpuCompileTest(parameterized.TestCase):
         # One bundle is the scheduler's luck with the order of equal operations.
         self.assertLessEqual(ours.bundles, hand.bundles + 1)
 
+  @pytest.mark.slow
   def test_the_hand_written_rows_mean_the_same(self):
     for name, (dtype, shape, ours, hand) in _rows().items():
       if name.startswith("masked"):

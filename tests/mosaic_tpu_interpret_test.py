@@ -22,6 +22,7 @@ from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 import jax_swapext as jsx
 import numpy as np
+import pytest
 import tpu_cells
 
 _CELLS = {
@@ -32,6 +33,7 @@ _CELLS = {
 
 class MosaicTpuInterpretTest(parameterized.TestCase):
   @parameterized.parameters(*_CELLS)
+  @pytest.mark.slow
   def test_equals_the_reference(self, group):
     for k, cell in enumerate(_CELLS[group]):
       with self.subTest(cell.name):

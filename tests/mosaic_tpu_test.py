@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import jax_swapext as jsx
 import numpy as np
 from oracles import mosaic_ir
+import pytest
 import tpu_cells
 
 _GROUPS = tpu_cells.tensorcore_cells()
@@ -51,6 +52,7 @@ class MosaicTpuTest(parameterized.TestCase):
     for group in _GROUPS
     for dtype in _parts(group)
   )
+  @pytest.mark.slow
   def test_emitted_module_equals_the_reference(self, group, dtype):
     for k, cell in enumerate(_parts(group)[dtype]):
       with self.subTest(cell.name):

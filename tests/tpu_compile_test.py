@@ -21,6 +21,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import tpu_sc as plsc
 import jax.numpy as jnp
 from oracles import tpu_compile
+import pytest
 
 
 def kernels():
@@ -102,6 +103,7 @@ def sparse_kernels():
 
 class TpuCompileTest(parameterized.TestCase):
   @parameterized.parameters(*tpu_compile.GENERATIONS)
+  @pytest.mark.slow
   def test_tensorcore(self, generation):
     got = tpu_compile.compile_all("tpu_compile_test", "kernels", generation)
     self.assertEqual(got["double"].error, "")
@@ -109,6 +111,7 @@ class TpuCompileTest(parameterized.TestCase):
     self.assertIn("E2003", got["unproven"].error)
 
   @parameterized.parameters("v5p", "v6e")
+  @pytest.mark.slow
   def test_an_abort_is_reported_and_survived(self, generation):
     got = tpu_compile.compile_all(
       "tpu_compile_test", "sparse_kernels", generation
@@ -118,6 +121,7 @@ class TpuCompileTest(parameterized.TestCase):
     self.assertIn("Cannot select", got["aborts"].error)
     self.assertEqual(got["after"], got["before"])
 
+  @pytest.mark.slow
   def test_text(self):
     got = tpu_compile.compile_all(
       "tpu_compile_test", "kernels", "v6e", names=["double"], text=True

@@ -34,6 +34,7 @@ import jax_swapext as jsx
 import numpy as np
 from oracles import mosaic_ir
 from oracles import tpu_compile
+import pytest
 
 _VMEM, _SMEM, _HBM, _ANY = pltpu.VMEM, pltpu.SMEM, pltpu.HBM, pl.ANY
 
@@ -386,6 +387,7 @@ class TpuStockErrorsTest(parameterized.TestCase):
     with self.assertRaisesRegex((ValueError, NotImplementedError), row.error):
       mosaic_ir.lower(row.kernel(row.stock), *row.arguments())
 
+  @pytest.mark.slow
   def test_libtpu_refuses_stock(self):
     got = tpu_compile.compile_all(
       "tpu_stock_errors_test", "stock_for_libtpu", "v6e"
@@ -412,6 +414,7 @@ class TpuStockErrorsTest(parameterized.TestCase):
     np.testing.assert_array_equal(got, want(x))
 
   @parameterized.parameters(*tpu_compile.GENERATIONS)
+  @pytest.mark.slow
   def test_ours_compiles(self, generation):
     factories = ["ours"]
     # Vectors of the rows here have as many lanes as v5p and v6e.
