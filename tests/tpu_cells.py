@@ -481,6 +481,17 @@ def tensorcore_cells(thin: int = 3) -> dict[str, list[Cell]]:
     for masked in (False, True)
     for op in (cases.LOAD, cases.STORE, cases.SWAP)
   ]
+  groups["hbm outside"] = [
+    Cell(op, dtype, shape, index, True, "hbm")
+    for dtype in (_F32, _BF16)
+    for shape, index in (
+      ((64, 256), (_D(60, 8), _ALL)),
+      ((64, 256), (_D(64, 8, 1, 8), _D(250))),
+      ((4, 8, 128), (_D(3, 2), 1, _ALL)),
+      ((1024,), (_D(1000, 50),)),
+    )
+    for op in (cases.LOAD, cases.SWAP)
+  ]
   for group in ("corner", "box", "strided", "gather", "smem", "hbm"):
     groups[group] = groups[group][::thin]
   return groups

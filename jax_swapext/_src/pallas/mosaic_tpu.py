@@ -171,7 +171,9 @@ def is_stock_vmem(
   update: Update,
 ) -> bool:
   """Whether the stock rules lower the access, and libtpu what they emit."""
-  if region.int_shape or not region.shape:
+  if region.int_shape or not math.prod(region.natural_shape or (1,)):
+    return False
+  if not region.shape:
     return False
   if update.op not in (None, AtomicOp.XCHG) or update.name.startswith("atomic"):
     return False

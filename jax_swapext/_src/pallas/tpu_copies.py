@@ -142,7 +142,7 @@ def access_hbm(
   return box(region, update)
 
 
-def _window(region: Region, dtype: Any) -> list[tuple[Any, Any]]:
+def _window(region: Region, dtype: Any, masked: bool) -> list[tuple[Any, Any]]:
   """Start and size, per dimension, of a DMA that covers a box."""
   rank = len(region.shape)
   pack = tpu_values.packing(dtype)
@@ -152,21 +152,26 @@ def _window(region: Region, dtype: Any) -> list[tuple[Any, Any]]:
   ):
     scalar = not isinstance(index, Slice)
     start, size = (index, 1) if scalar else (index.start, index.size)
+    if masked and not scalar and not tpu_region.is_static(start):
+      # A DMA must not leave the array, even where the mask is false.
+      inside = lax.max(lax.min(start, np.int32(extent - size)), np.int32(0))
+    else:
+      inside = start
     if d < rank - 2:
-      window.append((start, size))
+      window.append((inside, size))
       continue
     if d == rank - 1:
       tile = tpu_windows.LANES * (pack if rank == 1 else 1)
     elif pack == 1 and (size == 1 or extent == 1):
-      window.append((start, size))
+      window.append((inside, size))
       continue
     else:
       tile = tpu_windows.SUBLANES * pack
-    window.append(_tiles(region, start, size, extent, tile))
+    window.append(_tiles(region, start, size, extent, tile, masked))
   return window
 
 
-def _tiles(region, start, size, extent, tile):
+def _tiles(region, start, size, extent, tile, masked):
   if extent % tile:
     # A DMA must not leave the array, and its last tile is not whole.
     return 0, extent
@@ -174,7 +179,7 @@ def _tiles(region, start, size, extent, tile):
     first = int(start) // tile * tile
     last = -(-(int(start) + size) // tile) * tile
     return first, last - first
-  if region.multiple(start) % tile == 0 and size % tile == 0:
+  if region.multiple(start) % tile == 0 and size % tile == 0 and not masked:
     return start, size
   need = min(extent, -(-(size + tile - 1) // tile) * tile)
   if need == extent:
@@ -204,7 +209,7 @@ def _hbm_box(view: Any, region: Region, dtype: Any, update: Update):
     )
   if update.mask is not None:
     region = _clamped(region)
-  window = _window(region, dtype)
+  window = _window(region, dtype, update.mask is not None)
   sizes = tuple(size for _, size in window)
   source = tpu_windows.at(
     view, [Slice(start, size) for start, size in window], region
