@@ -46,7 +46,7 @@ from jax_swapext._src import indexing
 from jax_swapext._src import load
 from jax_swapext._src import semantics
 from jax_swapext._src import swap
-from jax_swapext._src.pallas import mosaic_tpu
+from jax_swapext._src.pallas import tpu_lowering
 from jax_swapext._src.pallas import tpu_region
 import numpy as np
 
@@ -104,9 +104,9 @@ def _access(ref, *leaves, prim, params):
   ref_aval = jax.typeof(ref)
   access = tree.unflatten(leaves)
   count = len(jax.tree.leaves(access.transforms))
-  leaves = [*map(mosaic_tpu.static_leaf, leaves[:count]), *leaves[count:]]
+  leaves = [*map(tpu_lowering.static_leaf, leaves[:count]), *leaves[count:]]
   access = tree.unflatten(leaves)
-  update = mosaic_tpu.update_of(prim, access, params)
+  update = tpu_lowering.update_of(prim, access, params)
   region = tpu_region.region_of(update.name, ref_aval, access.transforms)
   remote = ref_aval.memory_space in _REMOTE
   if remote and update.name.startswith("atomic"):
