@@ -319,6 +319,7 @@ class DerivativesTest(parameterized.TestCase):
     self.assertAllClose(got, products(program(op, shape, idx, mask)))
 
   @parameterized.named_parameters(*named(*FETCH_OPS))
+  @pytest.mark.slow
   def test_hessian_of_fetch(self, op):
     shape, idx, mask = REPEATS["repeated_masked"]
     args = arguments(op, shape, idx, mask)

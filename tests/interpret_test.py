@@ -142,7 +142,8 @@ class OracleTest(parameterized.TestCase):
     got = run(op, access, x, values)
     op.check(got, x, access.index.numpy(), *values, mask=access.mask)
 
-  @hp.settings(max_examples=80)
+  @pytest.mark.slow
+  @hp.settings(max_examples=60)
   @hp.given(st.data())
   def test_random(self, data):
     shape = strategies.shapes(min_size=1, max_rank=4)

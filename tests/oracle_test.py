@@ -214,13 +214,14 @@ class OracleTest(parameterized.TestCase):
         got, x, access.index.numpy(), *values, mask=access.mask, dropped=drop
     )
 
-  @hp.settings(max_examples=80)
+  @hp.settings(max_examples=60)
   @hp.given(strategies.calls(OPS, cases.NARROW))
   def test_random_eager(self, call):
     op, access, x, values = call
     got = _eagerly(op, access, x, values)
     op.check(got, x, access.index.numpy(), *values, mask=access.mask)
 
+  @pytest.mark.slow
   @hp.given(strategies.calls(OPS, cases.WIDE))
   def test_random_x64(self, call):
     op, access, x, values = call

@@ -395,7 +395,7 @@ class VmapTest(parameterized.TestCase):
     result, new = jax.jit(jax.vmap(batch.pure, batch.axes))(*batch.args)
     batch.check(result, new)
 
-  @hp.settings(max_examples=40)
+  @hp.settings(max_examples=25)
   @hp.given(batches(OPS, cases.NARROW))
   def test_discharge_commutes_with_vmap(self, batch):
     x, *rest = batch.args
