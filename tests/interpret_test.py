@@ -143,7 +143,7 @@ class OracleTest(parameterized.TestCase):
     op.check(got, x, access.index.numpy(), *values, mask=access.mask)
 
   @pytest.mark.slow
-  @hp.settings(max_examples=60)
+  @strategies.examples(60)
   @hp.given(st.data())
   def test_random(self, data):
     shape = strategies.shapes(min_size=1, max_rank=4)

@@ -203,7 +203,7 @@ class OracleTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*named(*OPS))
   @pytest.mark.slow
-  @hp.settings(max_examples=25)
+  @strategies.examples(25)
   @hp.given(st.data())
   def test_random_jit(self, op, data):
     dtypes = [d for d in cases.NARROW if op.accepts(d)]
@@ -214,7 +214,7 @@ class OracleTest(parameterized.TestCase):
         got, x, access.index.numpy(), *values, mask=access.mask, dropped=drop
     )
 
-  @hp.settings(max_examples=60)
+  @strategies.examples(60)
   @hp.given(strategies.calls(OPS, cases.NARROW))
   def test_random_eager(self, call):
     op, access, x, values = call
@@ -222,6 +222,7 @@ class OracleTest(parameterized.TestCase):
     op.check(got, x, access.index.numpy(), *values, mask=access.mask)
 
   @pytest.mark.slow
+  @strategies.examples(40)
   @hp.given(strategies.calls(OPS, cases.WIDE))
   def test_random_x64(self, call):
     op, access, x, values = call
@@ -252,7 +253,7 @@ class FetchTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*named(*cases.ATOMICS))
   @pytest.mark.slow
-  @hp.settings(max_examples=25)
+  @strategies.examples(25)
   @hp.given(st.data())
   def test_random(self, op, data):
     dtype = data.draw(
@@ -437,7 +438,7 @@ class RefTest(parameterized.TestCase):
     got = jax.jit(f)(x, rows, mask)
     op.check(got, x, (rows,), *values, mask=mask)
 
-  @hp.settings(max_examples=60)
+  @strategies.examples(60)
   @hp.given(st.data())
   def test_random_views(self, data):
     # Views as JAX's own `ref.at` makes them, then any access.

@@ -13,8 +13,8 @@
 # limitations under the License.
 """Hypothesis strategies: any access that the contract allows.
 
-Importing this module selects the profile: by default a small number of
-examples, the same ones every time. `HYPOTHESIS_PROFILE=thorough` looks further.
+Importing this module selects the profile: a small number of examples, the same
+ones every time. `HYPOTHESIS_PROFILE=thorough` takes others, and many more.
 """
 
 from __future__ import annotations
@@ -30,17 +30,25 @@ import numpy as np
 import reference
 from reference import Window
 
-_CHECKS = [hp.HealthCheck.too_slow, hp.HealthCheck.data_too_large]
-for _name, _examples, _random in (("ci", 40, False), ("thorough", 1000, True)):
-  hp.settings.register_profile(
-      _name,
-      max_examples=_examples,
-      derandomize=not _random,
-      deadline=None,  # compilation takes most of the time, and it varies
-      database=None,
-      suppress_health_check=_CHECKS,
-  )
-hp.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+_THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
+
+hp.settings.register_profile(
+    "swapext",
+    derandomize=not _THOROUGH,
+    deadline=None,  # compilation takes most of the time, and it varies
+    database=None,
+    suppress_health_check=[
+        hp.HealthCheck.too_slow,
+        hp.HealthCheck.data_too_large,
+    ],
+)
+hp.settings.load_profile("swapext")
+
+
+def examples(n: int) -> hp.settings:
+  """Settings of a test with `n` examples, or many more in the thorough run."""
+  return hp.settings(max_examples=20 * n if _THOROUGH else n)
+
 
 # Enough to tell layouts apart; compiling and the oracle stay quick.
 MAX_REGION = 96

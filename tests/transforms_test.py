@@ -387,7 +387,7 @@ class VmapTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*named(*OPS))
   @pytest.mark.slow
-  @hp.settings(max_examples=15)
+  @strategies.examples(15)
   @hp.given(st.data())
   def test_vmap_is_a_loop(self, op, data):
     dtypes = [d for d in cases.NARROW if op.accepts(d)]
@@ -395,7 +395,7 @@ class VmapTest(parameterized.TestCase):
     result, new = jax.jit(jax.vmap(batch.pure, batch.axes))(*batch.args)
     batch.check(result, new)
 
-  @hp.settings(max_examples=25)
+  @strategies.examples(25)
   @hp.given(batches(OPS, cases.NARROW))
   def test_discharge_commutes_with_vmap(self, batch):
     x, *rest = batch.args
