@@ -20,6 +20,8 @@ import ast
 import importlib
 import inspect
 import pathlib
+import subprocess
+import sys
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -122,6 +124,17 @@ class CompatTest(parameterized.TestCase):
       ]
       with self.subTest(path.name):
         self.assertEmpty(private)
+
+  def test_rules_register_after_a_reload(self):
+    # Two finders of ours that called one another would recurse for ever.
+    program = (
+        "import importlib, jax_swapext._src.pallas as hook;"
+        "importlib.reload(hook);"
+        "from jax._src.pallas import cost_estimate;"
+        "import jax_swapext;"
+        "assert jax_swapext.load_p in cost_estimate._cost_rules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
   def test_every_private_name_in_compat_is_used(self):
     source = "\n".join(

@@ -165,6 +165,35 @@ class SliceTest(parameterized.TestCase):
     )
     self.assertEqual(table_copies(hlo, TABLE), 0, hlo)
 
+  @parameterized.product(
+      form=["slice", "dynamic", "array", "masked"], loop=[False, True]
+  )
+  def test_load_then_store_is_in_place(self, form, loop):
+    def once(ref, i):
+      mask = None
+      match form:
+        case "slice":
+          idx = slice(7, 1007)
+        case "array":
+          idx = i + 3 * jnp.arange(1000)
+        case _:
+          idx = jax.ds(i, 1000)
+          mask = jnp.arange(1000) < i if form == "masked" else None
+      old = jsx.load(ref, idx, mask=mask)
+      jsx.store(ref, idx, jnp.sin(old), mask=mask)
+      return old
+
+    def fun(x, i):
+      ref = jax.new_ref(x)
+      if loop:
+        old = lax.map(lambda i: once(ref, i), i)
+      else:
+        old = once(ref, i[0])
+      return jax.freeze(ref), old
+
+    hlo = compile_donated(fun, shape((TABLE,), np.float32), shape((3,)))
+    self.assertEqual(table_copies(hlo, TABLE), 0, hlo)
+
   @parameterized.parameters("whole", "dynamic")
   def test_store_reads_nothing(self, form):
     def fun(x, i, value):

@@ -22,6 +22,7 @@ from cases import named
 import jax
 from jax.experimental import pallas as pl
 import jax.numpy as jnp
+import jax_swapext as jsx
 import numpy as np
 
 MUTATING = tuple(op for op in OPS if op is not cases.LOAD)
@@ -373,6 +374,44 @@ class FetchTest(Refusals):
     self.assertRefuses(
         TypeError, [op.fetch_name, "value", "Ref"], op.fetch, x, 0, *values
     )
+
+
+class OddArgumentsTest(parameterized.TestCase):
+
+  @parameterized.named_parameters(
+      ("negative_size", ValueError, lambda r: jsx.load(r, jax.ds(0, -1)),
+       "pl.ds with a size of at least 0, got -1"),
+      ("step_0", ValueError, lambda r: jsx.load(r, slice(0, 3, 0)),
+       "step of at least 1, got 0"),
+      ("string_start", TypeError, lambda r: jsx.load(r, jax.ds("a", 2)),
+       "start of pl.ds, got 'a'"),
+      ("bool_start", TypeError, lambda r: jsx.load(r, jax.ds(True, 2)),
+       "start of pl.ds, got bool"),
+      ("order_array", ValueError,
+       lambda r: jsx.atomic_add(r, 0, 1, order=np.array(["any", "x"])),
+       "order to be one of"),
+      ("unique_string", TypeError,
+       lambda r: jsx.fetch_add(r[...], 0, 1, unique_indices="no"),
+       "unique_indices to be a bool"),
+      ("too_large_a_float", OverflowError, lambda r: jsx.store(r, 0, 1e300),
+       "value to fit float32"),
+  )
+  def test_refused(self, exception, access, words):
+    ref = jax.new_ref(jnp.zeros(4, jnp.float32))
+    with self.assertRaisesRegex(exception, words):
+      access(ref)
+
+  def test_infinity_and_nan_fit(self):
+    ref = jax.new_ref(jnp.zeros(2, jnp.float16))
+    jsx.store(ref, 0, float("inf"))
+    jsx.store(ref, 1, float("nan"))
+    self.assertTrue(np.isinf(ref[0]) and np.isnan(ref[1]))
+
+  def test_symbolic_shape(self):
+    size, = jax.export.symbolic_shape("n,")
+    x = jax.ShapeDtypeStruct((size,), np.float32)
+    with self.assertRaisesRegex(NotImplementedError, "swap: wanted a static"):
+      jax.eval_shape(lambda x: jsx.swap(jax.new_ref(x), ..., x), x)
 
 
 if __name__ == "__main__":

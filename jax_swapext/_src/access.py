@@ -114,6 +114,11 @@ def canonicalize(
 ) -> tuple[Access, Callable[[jax.Array], jax.Array]]:
   """The access of a view of `shape`; `may_leave`: indices may be outside it."""
   semantics.check_dtype(name, dtype, op)
+  if not all(isinstance(d, int) for d in shape):
+    raise NotImplementedError(
+        f"{name}: wanted a static shape, got {shape}. Export once for each "
+        "size, or for the largest with a mask."
+    )
   indexer, layout = indexing.parse_index(name, idx, shape, may_leave)
   transforms = ()
   if indexer is not None:
@@ -147,12 +152,7 @@ def _operand(name, what, value, dtype, shape) -> jax.Array:
   if (kinds := _SCALAR_KINDS.get(type(value))) is not None:
     if _kind(dtype) not in kinds:
       raise _dtype_error(name, what, indexing.describe(value), dtype)
-    try:
-      value = np.asarray(value, dtype)[()]  # a scalar stays a literal
-    except OverflowError as e:
-      raise OverflowError(
-          f"{name}: wanted {what} to fit {dtype}, got {value}."
-      ) from e
+    value = _scalar(name, what, value, dtype)
     return cast(Any, value) if shape == () else lax.full(shape, value, dtype)
   if compat.is_ref(value):
     raise TypeError(
@@ -178,6 +178,19 @@ def _operand(name, what, value, dtype, shape) -> jax.Array:
   elif isinstance(value, np.ndarray):
     value = jnp.asarray(value)
   return indexing.broadcast(name, what, value, shape)
+
+
+def _scalar(name, what, value, dtype) -> Any:
+  """A Python scalar as one of the Ref's dtype, which stays a literal."""
+  error = OverflowError(f"{name}: wanted {what} to fit {dtype}, got {value}.")
+  try:
+    with np.errstate(over="ignore"):
+      scalar = np.asarray(value, dtype)[()]
+  except OverflowError:
+    raise error from None
+  if np.isfinite(value) and not np.isfinite(float(scalar)):
+    raise error
+  return scalar
 
 
 def _dtype_error(name, what, got, dtype):

@@ -53,47 +53,49 @@ def replicated(fun):
       return fun(x, access, *args, **kwargs)
     mesh = next(s.mesh for s in shardings if s.mesh.explicit_axes)
     whole = jax.sharding.NamedSharding(mesh, jax.P())
-    outs = fun(
+    old, new = fun(
         *jax.tree.map(lambda a: jax.sharding.reshard(a, whole), (x, access)),
         *args, **kwargs,
     )
-    if not isinstance(outs, tuple):
-      return outs
-    old, new = outs
     return old, jax.sharding.reshard(new, jax.typeof(x).sharding)
 
   return wrapper
 
 
 @replicated
-def load(x: jax.Array, access: Access) -> jax.Array:
+def load(x: jax.Array, access: Access) -> tuple[jax.Array, jax.Array]:
   """Reads the region; masked-off elements are `other`, or 0 without one.
 
-  Without a mask, a window has to lie inside `x`.
+  Without a mask, a window has to lie inside `x`. Also returns `x`, as something
+  that exists only once the region has been read: so a later update of the Ref
+  is in place, as in `y = load(r, i); store(r, i, f(y))`.
   """
   dtype = _dtype(x, access.transforms)
   if semantics.is_float8(dtype):
-    return _from_bits(load(*_as_bits(x, access)), dtype)
+    value, _ = load(*_as_bits(x, access))
+    return _from_bits(value, dtype), x
   mask, other = access.mask, access.operands
   whole = region_shape(x, access.transforms)
   if mask is None:
     other = ()
   fill = other[0] if other else lax.full(whole, 0, dtype)
   if 0 in whole or 0 in x.shape:
-    return fill
+    return fill, x
 
   def read(view, region):
     region = region.classify()
-    if isinstance(region, regions.Window):
-      if mask is not None:
-        region = region.guarded()
-      return region.read(view), None
-    return regions.gather(view, region.rows("load", mask)), None
+    if not isinstance(region, regions.Window):
+      return regions.gather(view, region.rows("load", mask)), None
+    if mask is not None:
+      region = region.guarded()
+    return region.read(view), None
 
   value, _ = _through("load", x, access.transforms, read)
-  if mask is None:
-    return value
-  return lax.select(mask, value, fill)
+  if mask is not None:
+    value = lax.select(mask, value, fill)
+  if not access.transforms:
+    return value, x  # all of it: nothing is gained
+  return regions.pin(value, x)
 
 
 @replicated

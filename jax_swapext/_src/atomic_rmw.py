@@ -61,8 +61,8 @@ _DOC = """{summary}
     the shape that NumPy gives ``ref[idx]``.
 
   Raises:
-    TypeError: as :func:`load`, and if the Ref's dtype has no such operation:
-      {dtypes}.
+    TypeError: as :func:`load`, and if the Ref's dtype has no such operation
+      ({dtypes}).
     ValueError: as :func:`load`, and for an unknown `order`, `sem` or `scope`.
     NotImplementedError: this place cannot; the message says the way out.
 
@@ -75,9 +75,10 @@ _DOC = """{summary}
     Array([{new}], dtype=int32)
   """
 
-_ANY = "every supported dtype has"
-_WIDE = "bool and 8-bit floats have no add, 8-bit floats no max and min"
-_BITS = "only integers and bool have"
+_ANY = "all that can be loaded have it"
+_SUM = "bool and 8-bit floats have none"
+_ORDER = "8-bit floats have none"
+_BITS = "only integers and bool have it"
 
 
 def _document(summary, dtypes, init, values, old, new):
@@ -103,7 +104,7 @@ def atomic_xchg(
 
 
 @_document("Adds to elements; integers wrap around.",
-           _WIDE, "7, 8", "1, 2, 3", "7, 8, 8", "11, 10")
+           _SUM, "7, 8", "1, 2, 3", "7, 8, 8", "11, 10")
 def atomic_add(
     ref, idx, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "any", sem: str = "relaxed", scope: str | None = None,
@@ -112,7 +113,7 @@ def atomic_add(
 
 
 @_document("Raises elements to a value if they are below; NaN propagates.",
-           _WIDE, "7, 8", "1, 9, 8", "7, 8, 7", "8, 9")
+           _ORDER, "7, 8", "1, 9, 8", "7, 8, 7", "8, 9")
 def atomic_max(
     ref, idx, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "any", sem: str = "relaxed", scope: str | None = None,
@@ -121,7 +122,7 @@ def atomic_max(
 
 
 @_document("Lowers elements to a value if they are above; NaN propagates.",
-           _WIDE, "7, 8", "1, 9, 8", "7, 8, 1", "1, 8")
+           _ORDER, "7, 8", "1, 9, 8", "7, 8, 1", "1, 8")
 def atomic_min(
     ref, idx, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "any", sem: str = "relaxed", scope: str | None = None,
@@ -139,7 +140,7 @@ def atomic_and(
 
 
 @_document("Sets the bits of elements that are set in a value.",
-           _BITS, "7, 8", "8, 1, 16", "7, 8, 15", "31, 9")
+           _BITS, "7, 8", "8, 1, 16", " 7,  8, 15", "31,  9")
 def atomic_or(
     ref, idx, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "any", sem: str = "relaxed", scope: str | None = None,
@@ -175,7 +176,7 @@ _CHOICES = {
 
 def check_choices(name: str, order: Any, sem: Any, scope: Any) -> None:
   for what, got in (("order", order), ("sem", sem), ("scope", scope)):
-    if got not in _CHOICES[what]:
+    if not isinstance(got, str | None) or got not in _CHOICES[what]:
       wanted = ", ".join(map(repr, _CHOICES[what]))
       raise ValueError(
           f"{name}: wanted {what} to be one of {wanted}, got {got!r}."

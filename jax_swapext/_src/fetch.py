@@ -43,16 +43,17 @@ _DOC = """{summary}
     mask: bool, broadcasts to the region; elements where it is false are not
       updated.
     order: ``"index"`` for row-major order; ``"any"`` lets a platform use
-      unordered hardware atomics. Differentiation always keeps the order.
-    {unique}
+      unordered hardware atomics. Derivatives keep the order anyway.{unique}
+
   Returns:
     ``(old, new_x)``: the elements before their update, 0 where masked off or
     out of range, of the dtype of `x` and of the shape that NumPy gives
     ``x[idx]``; and the updated array.
 
   Raises:
-    TypeError: `x` is a Ref or has a dtype without this operation ({dtypes}), or
-      an operand is of another dtype, or an index is no integer.
+    TypeError: `x` is a Ref or its dtype has no such operation
+      ({dtypes}), or an operand is of another
+      dtype, or an index is no integer.
     ValueError: an operand does not broadcast to the region; unknown `order`.
 
   Example:
@@ -66,12 +67,13 @@ _VALUE = "value: broadcasts to the region. A Python scalar takes the dtype."
 _EXPECTED = """expected: what an element has to be, bit for bit, to be replaced;
       broadcasts to the region.
     value: what replaces it; broadcasts to the region."""
-_UNIQUE = """unique_indices: promises that no index repeats.
-"""
+_UNIQUE = """
+    unique_indices: promises that no index repeats."""
 
-_ANY = "every supported dtype has"
-_WIDE = "bool and 8-bit floats have no add, 8-bit floats no max and min"
-_BITS = "only integers and bool have"
+_ANY = "all that can be loaded have it"
+_SUM = "bool and 8-bit floats have none"
+_ORDER = "8-bit floats have none"
+_BITS = "only integers and bool have it"
 
 
 def _document(summary, dtypes, init, values, old, new, operands=_VALUE,
@@ -99,7 +101,7 @@ def fetch_xchg(
 
 
 @_document("Adds to elements and returns the old ones.",
-           _WIDE, "7, 8", "jnp.array([1, 2, 3])", "7, 8, 8", "11, 10")
+           _SUM, "7, 8", "jnp.array([1, 2, 3])", "7, 8, 8", "11, 10")
 def fetch_add(
     x: ArrayLike, idx: Any, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "index", unique_indices: bool = False,
@@ -109,7 +111,7 @@ def fetch_add(
 
 
 @_document("Raises elements to a value and returns the old ones.",
-           _WIDE, "7, 8", "jnp.array([1, 9, 8])", "7, 8, 7", "8, 9")
+           _ORDER, "7, 8", "jnp.array([1, 9, 8])", "7, 8, 7", "8, 9")
 def fetch_max(
     x: ArrayLike, idx: Any, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "index", unique_indices: bool = False,
@@ -119,7 +121,7 @@ def fetch_max(
 
 
 @_document("Lowers elements to a value and returns the old ones.",
-           _WIDE, "7, 8", "jnp.array([1, 9, 8])", "7, 8, 1", "1, 8")
+           _ORDER, "7, 8", "jnp.array([1, 9, 8])", "7, 8, 1", "1, 8")
 def fetch_min(
     x: ArrayLike, idx: Any, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "index", unique_indices: bool = False,
@@ -139,7 +141,7 @@ def fetch_and(
 
 
 @_document("Sets bits that are set in a value; returns the old elements.",
-           _BITS, "7, 8", "jnp.array([8, 1, 16])", "7, 8, 15", "31, 9")
+           _BITS, "7, 8", "jnp.array([8, 1, 16])", " 7,  8, 15", "31,  9")
 def fetch_or(
     x: ArrayLike, idx: Any, value: ArrayLike, *, mask: ArrayLike | None = None,
     order: str = "index", unique_indices: bool = False,
@@ -159,8 +161,8 @@ def fetch_xor(
 
 
 @_document("Replaces elements where they equal the expected ones bit for bit.",
-           _ANY, "-1, 8", "-1, jnp.array([5, 6, 7])", "-1, 8, 5", "5, 8",
-           _EXPECTED, "\n".lstrip())
+           _ANY, "-1, 8", "-1, jnp.array([5, 6, 7])", "-1,  8,  5", "5, 8",
+           _EXPECTED, unique="")
 def fetch_cas(
     x: ArrayLike, idx: Any, expected: ArrayLike, value: ArrayLike, *,
     mask: ArrayLike | None = None, order: str = "index",
@@ -171,9 +173,13 @@ def fetch_cas(
 
 def _fetch(op, x, idx, operands, mask, order, unique_indices):
   name = f"fetch_{op.value}"
-  if order not in ("any", "index"):
+  if not isinstance(order, str) or order not in ("any", "index"):
     raise ValueError(
         f"{name}: wanted order to be 'any' or 'index', got {order!r}."
+    )
+  if not isinstance(unique_indices, bool):
+    raise TypeError(
+        f"{name}: wanted unique_indices to be a bool, got {unique_indices!r}."
     )
   if compat.is_ref(x):
     atomic = name.replace("fetch", "atomic")

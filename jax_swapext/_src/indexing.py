@@ -189,12 +189,13 @@ def _from_slice(where, entry, size) -> Slice:
           f"{where}: wanted a slice with static bounds, got {entry}. Use "
           "pl.ds(start, size) for a start known at run time only."
       )
-  start, stop, step = entry.indices(size)
+  step = 1 if entry.step is None else entry.step
   if step < 1:
     raise ValueError(
         f"{where}: wanted a slice with a step of at least 1, got {step}. "
         "Reverse the value with jnp.flip instead."
     )
+  start, stop, step = entry.indices(size)
   return Slice(start, len(range(start, stop, step)), step)
 
 
@@ -205,12 +206,22 @@ def _from_dslice(where, entry, size, may_leave) -> Slice:
         f"{where}: wanted pl.ds with a static size, got {describe(length)}. "
         "Access the largest size and pass mask= instead."
     )
+  if length < 0:
+    raise ValueError(
+        f"{where}: wanted pl.ds with a size of at least 0, got {length}."
+    )
   if step < 1:
     raise ValueError(
         f"{where}: wanted pl.ds with a stride of at least 1, got {step}."
     )
-  if not isinstance(start, (int, np.integer)):
-    aval = jax.typeof(start)
+  if isinstance(start, bool) or not isinstance(start, (int, np.integer)):
+    try:
+      aval = jax.typeof(start)
+    except TypeError:
+      raise TypeError(
+          f"{where}: wanted an integer as the start of pl.ds, got "
+          f"{describe(start)}."
+      ) from None
     if aval.shape or not jnp.issubdtype(aval.dtype, jnp.integer):
       raise TypeError(
           f"{where}: wanted an integer scalar as the start of pl.ds, got "

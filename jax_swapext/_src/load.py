@@ -110,9 +110,12 @@ compat.pp_eqn_rules[load_p] = _load_pp
 @compat.register_discharge_rule(load_p)
 def _load_discharge(ctx, x, *leaves, tree):
   access = tree.unflatten(leaves)
-  return rules.discharge(
-      ctx, x, leaves, lambda x: ([array_access.load(x, access)], None)
-  )
+
+  def load_array(x):
+    value, x = array_access.load(x, access)
+    return [value], x
+
+  return rules.discharge(ctx, x, leaves, load_array)
 
 
 # y = r[i] where m else o is linear in (r, o).

@@ -107,6 +107,9 @@ class Region(NamedTuple):
       for a, d in zip(at, index.shape):
         shape[a] = d
       indices.append(lax.reshape(index, shape))
+    if 0 in np.shape(outer.index):  # whatever is asked for is outside
+      shape = np.broadcast_shapes(*map(np.shape, indices))
+      return _Entry(lax.full(shape, indexing.FAR, np.int32), axes)
     return _Entry(jnp.asarray(outer.index)[tuple(indices)], axes)
 
   def points(self) -> Points:

@@ -54,8 +54,7 @@ def discharge(ctx, x, access, fun):
     ctx: the discharge context.
     x: the Ref's value.
     access: flat, only counted here.
-    fun: takes the value and returns results and the new value (None: as it
-      was).
+    fun: takes the value and returns results and the new value.
 
   Returns:
     What a discharge rule returns.
@@ -69,8 +68,7 @@ def discharge(ctx, x, access, fun):
       else o
       for o, a in zip(outs, ctx.out_avals)
   ]
-  if new is not None:
-    new = compat.constrain(new, space, ctx.strip_memory_space)
+  new = compat.constrain(new, space, ctx.strip_memory_space)
   return (new, *[None] * len(access)), outs
 
 

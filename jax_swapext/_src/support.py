@@ -117,7 +117,7 @@ def support(
 
   Example:
     >>> import jax_swapext as jsx
-    >>> [row.supported for row in jsx.support("atomic_xor", "CPU", "bfloat16")]
+    >>> [row.supported for row in jsx.support("fetch_xor", "CPU", "bfloat16")]
     [False]
   """
   rows = _ROWS

@@ -60,7 +60,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     if ours is None:
       return None
     # The other finders first: JAX may be installed in any way they know.
-    others = (f for f in sys.meta_path if f is not self)
+    others = (f for f in sys.meta_path if not _is_ours(f))
     specs = (f.find_spec(fullname, path, target) for f in others)
     spec = next((s for s in specs if s is not None), None)
     if spec is None or spec.loader is None:
@@ -75,7 +75,14 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     return spec
 
 
+def _is_ours(finder: object) -> bool:
+  # By name: a reloaded module has another class.
+  kind = type(finder)
+  return (kind.__module__, kind.__name__) == (__name__, _AfterImport.__name__)
+
+
 def _install() -> None:
+  sys.meta_path[:] = [f for f in sys.meta_path if not _is_ours(f)]
   for theirs, ours in _RULES_FOR.items():
     if theirs in sys.modules:
       importlib.import_module(ours)
