@@ -61,7 +61,8 @@ def batch_access(
       if at is None and not _is_batched(t, d):
         transforms.append(t)
         continue
-      if may_repeat(access.transforms[:i]) and _moved_slices(t, d):
+      ordered = name.startswith("atomic_") and may_repeat(access.transforms[:i])
+      if ordered and _moved_slices(t, d):
         raise NotImplementedError(
             f"{name}: wanted no batched start of pl.ds on a view that has an "
             "index array itself: the order of repeated elements would be lost. "

@@ -112,6 +112,11 @@ summarize_source_info = _source_info_util.summarize
 auto_insert_reshard = _core.auto_insert_reshard
 
 
+def varying_axes(aval: Any) -> frozenset[Any]:
+  """The mesh axes over which a value in `shard_map` varies."""
+  return aval.mat.varying
+
+
 def insert_pvary_for_write(ref, value):
   """Gives `value` the varying manual axes that `ref` has (shard_map)."""
   return _insert_pvary_for_write(ref, value)

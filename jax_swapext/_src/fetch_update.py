@@ -366,7 +366,28 @@ def lowering(fun):
     outs = fun(as_bytes(x), idx, *map(as_bytes, operands), op=op, **params)
     return [lax.bitcast_convert_type(o, x.dtype) for o in outs]
 
-  return mlir.lower_fun(on_bytes, multiple_results=True)
+  def rule(ctx, *args, **params):
+    avals = [*ctx.avals_in, *ctx.avals_out]
+    if all(p is None for a in avals for p in a.sharding.spec):
+      return mlir.lower_fun(on_bytes, multiple_results=True)(
+          ctx, *args, **params
+      )
+
+    # Only vmap over a sharded axis comes here with explicit shardings.
+    def on_whole(*args, **params):
+      mesh = jax.sharding.get_abstract_mesh()
+      whole = jax.sharding.NamedSharding(mesh, jax.P())
+      args = [jax.sharding.reshard(a, whole) for a in args]
+      return [
+          jax.sharding.reshard(o, a.sharding)
+          for o, a in zip(on_bytes(*args, **params), ctx.avals_out)
+      ]
+
+    return mlir.lower_fun(on_whole, multiple_results=True)(
+        ctx, *args, **params
+    )
+
+  return rule
 
 
 mlir.register_lowering(fetch_update_p, lowering(_fetch_update_xla))

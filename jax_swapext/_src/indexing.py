@@ -72,8 +72,8 @@ def parse_index(
   entries = _expand_ellipsis(name, idx, len(shape))
   dim, indices, dims, arrays = 0, [], [], []
   for entry in entries:
-    if entry is None:
-      dims.append(None)
+    if entry is None or entry is Ellipsis:
+      dims.append(entry)
       continue
     entry = _dim_index(name, entry, dim, shape[dim], may_leave)
     dims.append(dim)
@@ -114,7 +114,8 @@ def _expand_ellipsis(name, idx, ndim):
         f"{name}: wanted at most {ndim} indices for a Ref of rank {ndim}, got "
         f"{given}."
     )
-  fill = (slice(None),) * (ndim - given)
+  # One that stands for no dimension still separates index arrays.
+  fill = (slice(None),) * (ndim - given) or (Ellipsis,) * len(ellipses)
   at = ellipses[0] if ellipses else len(idx)
   return idx[:at] + fill + idx[at + 1 :]
 
@@ -269,14 +270,15 @@ def int_labels(n: int) -> list[tuple[str, int]]:
   return [("int", i) for i in range(n)]
 
 
-def _numpy_layout(indexer: NDIndexer, dims: list[int | None]) -> Layout:
-  """The layout of an index with None at the places where `dims` has None."""
+def _numpy_layout(indexer: NDIndexer, dims: list[Any]) -> Layout:
+  """The layout of an index with None or ... where `dims` has one."""
   labels = int_labels(len(indexer.int_indexer_shape))
-  with_none = [None if d is None else indexer.indices[d] for d in dims]
+  entries = [indexer.indices[d] if type(d) is int else None for d in dims]
   numpy_axes = [
       a if isinstance(a, tuple) else dims[a]
-      for a in region_axes(with_none, labels)
+      for a in region_axes(entries, labels)
   ]
+  numpy_axes = [a for a in numpy_axes if a is not Ellipsis]
   ours = region_axes(indexer.indices, labels)
   permutation = tuple(ours.index(a) for a in numpy_axes if a is not None)
   shape = compat.indexer_shape(indexer)

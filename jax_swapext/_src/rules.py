@@ -33,6 +33,16 @@ def check_access(name: str, ref: Any, access: Any, n_operands: int) -> Any:
     raise TypeError(f"{name}: wanted a Ref first, got {ref}.")
   region = compat.transform_type(access.transforms, ref.inner_aval)
   region = region.update(weak_type=False)
+  varying = frozenset().union(
+      *(compat.varying_axes(a) for a in jax.tree.leaves(access))
+  )
+  if extra := varying - compat.varying_axes(region):
+    raise ValueError(
+        f"{name}: wanted a Ref that varies over the mesh axes {sorted(extra)}, "
+        "since its index, mask or value does, got one that does not. Make it "
+        "from a varying value: jax.new_ref(jax.lax.pcast(x, axes, "
+        "to='varying'))."
+    )
   if access.mask is not None and access.mask.shape != region.shape:
     raise ValueError(
         f"{name}: wanted a mask of the region's shape {region.shape}, got "
