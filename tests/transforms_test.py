@@ -38,6 +38,7 @@ from jax._src.state import discharge
 import jax.export
 import jax.extend
 import jax.numpy as jnp
+import jax_swapext as jsx
 from jax.sharding import AxisType
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -663,6 +664,38 @@ class ShardingTest(parameterized.TestCase):
           ref = jax.new_ref(jax.device_put(x, P("d")))
           result = jax.jit(op.apply)(ref, *args)
           op.check((result, ref[...]), x, *args)
+
+  @on_eight_devices
+  def test_vmap_over_a_sharded_axis(self):
+    mesh = self._mesh(AxisType.Explicit)
+    sharded = jax.sharding.NamedSharding(mesh, P("d"))
+    x = np.arange(3.0 * _DEVICES, dtype=np.float32).reshape(_DEVICES, 3)
+    idx = np.array([0, 0])
+    for mask in None, np.array([True, False]):
+      with self.subTest(str(mask)), jax.set_mesh(mesh):
+        f = jax.vmap(lambda x, v, m=mask: jsx.fetch_add(x, idx, v, mask=m))
+        v = jax.device_put(np.ones((_DEVICES, 2), np.float32), sharded)
+        old, new = jax.jit(f)(jax.device_put(x, sharded), v)
+        once = mask is not None
+        np.testing.assert_array_equal(
+            old, np.stack([x[:, 0], (x[:, 0] + 1) * (not once)], 1)
+        )
+        np.testing.assert_array_equal(new, x + [2.0 - once, 0, 0])
+
+  @on_eight_devices
+  def test_varying_write_to_an_invariant_ref(self):
+    def f(x, i):
+      ref = jax.new_ref(x)
+      jsx.atomic_add(ref, i, 1.0)
+      return ref[...]
+
+    f = jax.shard_map(
+        f, mesh=self._mesh(), in_specs=(P(), P("d")), out_specs=P()
+    )
+    with self.assertRaisesRegex(
+        ValueError, "atomic_add: wanted a Ref that varies.*pcast"
+    ):
+      jax.jit(f)(np.zeros(3, np.float32), np.arange(_DEVICES))
 
 
 if __name__ == "__main__":
