@@ -285,6 +285,65 @@ def _mosaic_gpu(code: str, memory: str) -> list[Row]:
   )
 
 
+# ## Pallas Triton
+
+
+def _pallas_triton() -> list[Row]:
+  """The rows of Pallas Triton kernels; delete them with its file of rules."""
+  wide = tuple(d for d in INTEGERS if d.endswith(("32", "64")))
+  real = (*INTEGERS, *FLOATS)
+  words = (*wide, "float32", "float64")
+  halves = ("int16", "uint16", "float16", "bfloat16")
+  adds = (*words, "float16")
+  one = "one instruction per element; a mask predicates it"
+  narrow = "keep them in a 32-bit Ref, or lower through Mosaic GPU"
+  typed = _rows("Pallas Triton", "GMEM", moves="")
+
+  def row(operations, dtypes, supported, note, forms=INDICES):
+    return Row(
+        operations, "Pallas Triton", "GMEM", dtypes, forms, supported, note
+    )
+
+  def without(dtypes, given):
+    return tuple(d for d in dtypes if d not in given)
+
+  plain = ("load", "store", "swap")
+  cas = (*words, *halves)
+  orders = 'integer arrays, order="index"'
+  any_order = 'pass order="any", or use jsx.fetch_* outside the kernel'
+  return [
+      row(plain, ALL, True,
+          "Triton's masked loads and stores, what stock supports as stock does;"
+          " swap waits at a barrier of the block"),
+      row(("atomic_xchg",), words, True, one),
+      row(("atomic_xchg",), without(ALL, words), False, narrow),
+      row(("atomic_add",), adds, True, one),
+      row(("atomic_add",), without(real, adds), False, narrow),
+      row(COMPARES, wide, True, one),
+      row(COMPARES, without(("bool", *INTEGERS), wide), False, narrow),
+      row(COMPARES, ("float16", "bfloat16"), False, narrow),
+      row(COMPARES, ("float32", "float64"), False,
+          "lower through Mosaic GPU"),
+      row(BITWISE, wide, True, one),
+      row(BITWISE, without(("bool", *INTEGERS), wide), False, narrow),
+      row(("atomic_cas",), cas, True, "one instruction per element"),
+      row(("atomic_cas",), without(ALL, cas), False, narrow),
+      *(r for r in typed if not r.supported),
+      row(("atomic_cas",), cas, False,
+          "access exactly the elements that are meant, or lower through Mosaic"
+          " GPU", ("under a mask",)),
+      row(("atomic_xchg",), words, False, any_order, (orders,)),
+      row(("atomic_add",), adds, False, any_order, (orders,)),
+      row((*COMPARES, *BITWISE), wide, False, any_order, (orders,)),
+      row(("atomic_cas",), cas, False, any_order, (orders,)),
+      row(plain, ALL, False, "access the next larger one under a mask",
+          ("sizes that are no powers of two",)),
+      row(plain, ALL, False,
+          "combine the indices into one, and reshape or bitcast the value",
+          ("views of views",)),
+  ]
+
+
 _ROWS: list[Row] = [
     *_rows(
         "outside kernels, CPU", "array",
@@ -314,4 +373,5 @@ _ROWS: list[Row] = [
         moves="element after element in row-major order, under the lock of the"
         " simulated memory; bounds are checked, races reported on demand",
     ),
+    *_pallas_triton(),
 ]
