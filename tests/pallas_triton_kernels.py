@@ -104,6 +104,21 @@ def access(case: Case):
   return _call(body, out, input_output_aliases={0: len(out) - 1}), specs
 
 
+def blocks():
+  """x + 1 in blocks of a row, in some order; the last block leaves the row."""
+
+  def body(x_ref, order_ref, o_ref):
+    order = order_ref[...]
+    jsx.store(o_ref, order, jsx.load(x_ref, order) + 1)
+
+  spec = jax.ShapeDtypeStruct
+  x, order = spec((4, 100), jnp.int32), spec((32,), jnp.int32)
+  block = pl.BlockSpec((None, 32), lambda i, j: (i, j))
+  return _call(
+      body, x, grid=(4, 4), in_specs=[block, pl.BlockSpec()], out_specs=block,
+  ), [x, order]
+
+
 def form(case: Case, viewed: bool):
   """A plain access of all of x, or of a view of a view of it."""
 

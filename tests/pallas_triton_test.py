@@ -142,6 +142,7 @@ def _all_compiled():
               for name, case in [*CASES.items(), *_REPEATED.items()]}
   requests |= {("same", name, ours): ("same_as_stock", (name, ours))
                for name in kernels.SAME_AS_STOCK for ours in (True, False)}
+  requests["blocks",] = "blocks", ()
   return dict(zip(requests, kernels.compiled([*requests.values()])))
 
 
@@ -170,6 +171,12 @@ class PallasTritonTest(parameterized.TestCase):
     old = after[-2].reshape(case.region) if case.returns else None
     return old, after[-1], report
 
+  @parameterized.parameters(*CASES, *_REPEATED)
+  def test_lowers(self, name):
+    # With no compiler at hand this much can be seen.
+    case = {**CASES, **_REPEATED}[name]
+    self.assertIn("tt.store", kernels.lower(kernels.access, case))
+
   @_needs_compiler
   @parameterized.product(name=list(CASES), architecture=(80, 90))
   def test_equals_reference(self, name, architecture):
@@ -177,7 +184,9 @@ class PallasTritonTest(parameterized.TestCase):
     data = data_lib.make_data(case, seed=0)
     want_old, want_new = data_lib.expected(case, data)
     for seed in (None, 0):
-      old, new, _ = self.run_emitted(kernel, case, data, architecture, seed)
+      old, new, report = self.run_emitted(
+          kernel, case, data, architecture, seed)
+      self.assertEmpty(report.races)
       if case.returns:
         np.testing.assert_array_equal(old, want_old)
       np.testing.assert_array_equal(new, want_new)
@@ -188,8 +197,21 @@ class PallasTritonTest(parameterized.TestCase):
     case, kernel = _REPEATED[name], self.kernel("access", name)
     data = data_lib.make_data(case, seed=0)
     for seed in (None, 0, 1):
-      old, new, _ = self.run_emitted(kernel, case, data, 90, seed)
+      old, new, report = self.run_emitted(kernel, case, data, 90, seed)
+      self.assertEmpty(report.races)
       self.assertTrue(data_lib.explained(case, data, old, new))
+
+  @_needs_compiler
+  @parameterized.parameters(80, 90)
+  def test_blocks(self, architecture):
+    kernel = self.kernel("blocks")
+    x = np.arange(400, dtype=np.int32).reshape(4, 100)
+    order = np.random.default_rng(0).permutation(32).astype(np.int32)
+    (*_, new), report = ptx.run(
+        kernel.ptx[architecture], [x, order, np.zeros_like(x), None, None],
+        grid=(4, 4), dynamic_shared=kernel.shared[architecture], seed=0)
+    self.assertEmpty(report.races)
+    np.testing.assert_array_equal(new, x + 1)
 
   @_needs_compiler
   @parameterized.product(
@@ -211,7 +233,8 @@ class PallasTritonTest(parameterized.TestCase):
     data = data_lib.make_data(case, seed=0)
     want_old, want_new = data_lib.expected(case, data)
     for architecture in (80, 90):
-      old, new, _ = self.run_emitted(kernel, case, data, architecture, 0)
+      old, new, report = self.run_emitted(kernel, case, data, architecture, 0)
+      self.assertEmpty(report.races)
       if case.returns:
         np.testing.assert_array_equal(old, want_old)
       np.testing.assert_array_equal(new, want_new)
