@@ -307,6 +307,14 @@ class IndexTest(Refusals):
               exception, [op.fetch_name, *words], op.fetch, x, idx, *values
           )
 
+  @parameterized.named_parameters(*named(*ATOMICS))
+  def test_none_in_an_index_of_a_view_that_may_repeat(self, op):
+    def f(rows):
+      op.apply(_ref().at[rows], (None, 0), *_operands(op))
+
+    words = [op.name, "None", "reshape"]
+    self.assertRefuses(NotImplementedError, words, jax.jit(f), np.arange(2))
+
 
 class KeywordsTest(Refusals):
 

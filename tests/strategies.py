@@ -13,8 +13,8 @@
 # limitations under the License.
 """Hypothesis strategies: any access that the contract allows.
 
-Importing this module selects the profile: by default a small number of
-examples, the same ones every time. `HYPOTHESIS_PROFILE=thorough` looks further.
+Importing this module selects the profile: a small number of examples, the same
+ones every time. `HYPOTHESIS_PROFILE=thorough` takes others, and many more.
 """
 
 from __future__ import annotations
@@ -30,17 +30,25 @@ import numpy as np
 import reference
 from reference import Window
 
-_CHECKS = [hp.HealthCheck.too_slow, hp.HealthCheck.data_too_large]
-for _name, _examples, _random in (("ci", 40, False), ("thorough", 1000, True)):
-  hp.settings.register_profile(
-      _name,
-      max_examples=_examples,
-      derandomize=not _random,
-      deadline=None,  # compilation takes most of the time, and it varies
-      database=None,
-      suppress_health_check=_CHECKS,
-  )
-hp.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+_THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
+
+hp.settings.register_profile(
+    "swapext",
+    derandomize=not _THOROUGH,
+    deadline=None,  # compilation takes most of the time, and it varies
+    database=None,
+    suppress_health_check=[
+        hp.HealthCheck.too_slow,
+        hp.HealthCheck.data_too_large,
+    ],
+)
+hp.settings.load_profile("swapext")
+
+
+def examples(n: int) -> hp.settings:
+  """Settings of a test with `n` examples, or many more in the thorough run."""
+  return hp.settings(max_examples=20 * n if _THOROUGH else n)
+
 
 # Enough to tell layouts apart; compiling and the oracle stay quick.
 MAX_REGION = 96
@@ -324,3 +332,73 @@ def calls(draw, ops, dtypes, **kwargs):
     if x.size:
       values[0] = x.reshape(-1)[at]
   return op, access, x, values
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+  """A chain of `ref.at[...]`, of the forms that JAX itself accepts there.
+
+  Attributes:
+    shape: shape of the array.
+    steps: indices; NumPy arrays in them are to be traced.
+    positions: where each element of the view is in the array, in row-major
+      order; an element may appear more than once.
+  """
+
+  shape: tuple[int, ...]
+  steps: tuple[tuple[Any, ...], ...]
+  positions: np.ndarray
+
+  @property
+  def has_array(self) -> bool:
+    return any(part.ndim for part in self.dynamic())
+
+  def dynamic(self) -> list[np.ndarray]:
+    parts = [part for step in self.steps for part in step]
+    return [part for part in parts if isinstance(part, np.ndarray)]
+
+  def jax(self, ref, dynamic):
+    """The view of a Ref, with `dynamic` for the arrays."""
+    dynamic = iter(dynamic)
+    for step in self.steps:
+      ref = ref.at[
+          tuple(next(dynamic) if isinstance(p, np.ndarray) else p for p in step)
+      ]
+    return ref
+
+
+@st.composite
+def views(draw):
+  """A `View` of one or two steps, not empty."""
+  shape = draw(shapes(min_rank=1, max_rank=4, min_size=1))
+  at, steps = np.arange(np.prod(shape)).reshape(shape), []
+  for _ in range(draw(st.integers(1, 2))):
+    if not at.ndim:
+      break
+    step, array = [], None
+    for size in at.shape[: draw(st.integers(1, at.ndim))]:
+      number = draw(st.integers(-size, size - 1))
+      stop = draw(st.integers(number % size + 1, size))
+      form = draw(st.sampled_from(["slice", "int", "traced", "array"]))
+      if form == "array" and array is None:
+        rng = np.random.default_rng(draw(st.integers(0, 100)))
+        array = rng.integers(0, size, draw(st.integers(1, 3))).astype(np.int32)
+        step.append(array)
+      elif form == "int" and array is None:
+        step.append(number)
+      elif form == "traced" and array is None:
+        step.append(np.asarray(number % size, np.int32))
+      else:
+        stride = draw(st.sampled_from([1, 1, 2]))
+        step.append(slice(number % size, stop, stride))
+    # JAX mixes neither arrays nor traced integers with other integers.
+    if any(isinstance(p, np.ndarray) for p in step):
+      step = [
+          slice(p % n, p % n + 1) if isinstance(p, int) else p
+          for p, n in zip(step, at.shape, strict=False)
+      ]
+    if sum(isinstance(p, np.ndarray) for p in step) > 1:
+      step = [p if p is step[0] else slice(None) for p in step]
+    at = at[tuple(step)]
+    steps.append(tuple(step))
+  return View(shape, tuple(steps), np.asarray(at))

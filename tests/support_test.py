@@ -106,8 +106,8 @@ def _refused():
 
 class SupportTest(parameterized.TestCase):
 
-  @pytest.mark.slow
   @parameterized.parameters(*_supported())
+  @pytest.mark.slow  # above, parameterized would lose it
   def test_supported(self, place, memory, operation, dtype, forms):
     op = _OPS[operation]
     run = _PLACES[place, memory]

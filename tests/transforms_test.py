@@ -230,6 +230,7 @@ class JitTest(parameterized.TestCase):
     op.check(again.call(x, *args), x, *args)
 
   @parameterized.named_parameters(*named(*FLOAT_OPS))
+  @pytest.mark.slow
   def test_export_of_vjp(self, op):
     x, *args = example(op)
 
@@ -244,6 +245,7 @@ class JitTest(parameterized.TestCase):
     np.testing.assert_allclose(got, jax.grad(f)(x, *args), rtol=1e-6)
 
   @parameterized.named_parameters(*named(*MUTATING))
+  @pytest.mark.slow
   def test_donated_table_is_updated_in_place(self, op):
     dtype = np.float32 if op.accepts(np.float32) else np.int32
     table = jax.ShapeDtypeStruct((100_000,), dtype)
@@ -384,7 +386,8 @@ class VmapTest(parameterized.TestCase):
   """vmap is a loop, and commutes with what `jit` does to Refs."""
 
   @parameterized.named_parameters(*named(*OPS))
-  @hp.settings(max_examples=20)
+  @pytest.mark.slow
+  @strategies.examples(15)
   @hp.given(st.data())
   def test_vmap_is_a_loop(self, op, data):
     dtypes = [d for d in cases.NARROW if op.accepts(d)]
@@ -392,7 +395,7 @@ class VmapTest(parameterized.TestCase):
     result, new = jax.jit(jax.vmap(batch.pure, batch.axes))(*batch.args)
     batch.check(result, new)
 
-  @hp.settings(max_examples=40)
+  @strategies.examples(25)
   @hp.given(batches(OPS, cases.NARROW))
   def test_discharge_commutes_with_vmap(self, batch):
     x, *rest = batch.args

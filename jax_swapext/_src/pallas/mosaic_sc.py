@@ -1,0 +1,300 @@
+# Copyright 2026 The jax_swapext Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Rules for Pallas TPU kernels on the SparseCore's subcores.
+
+What stock JAX lowers goes to the stock rule. Words in VMEM are otherwise
+reached by indexed loads and stores, which take any position under a mask and
+touch nothing else; scalars in SMEM by the scalar unit.
+"""
+
+from __future__ import annotations
+
+import jax
+from jax._src.pallas.mosaic import core as tpu_core
+from jax._src.pallas.mosaic import lowering
+from jax._src.pallas.mosaic import sc_core
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+import jax.numpy as jnp
+from jax_swapext._src import atomic_cas
+from jax_swapext._src import atomic_rmw
+from jax_swapext._src import compat
+from jax_swapext._src import load
+from jax_swapext._src import semantics
+from jax_swapext._src import swap
+from jax_swapext._src.pallas import sc_indexed
+from jax_swapext._src.pallas import tpu_copies
+from jax_swapext._src.pallas import tpu_lowering
+from jax_swapext._src.pallas import tpu_region
+import numpy as np
+
+AtomicOp = semantics.AtomicOp
+Slice = compat.Slice
+Region = tpu_region.Region
+Update = tpu_region.Update
+
+_VECTOR = tpu_core.CoreType.SC_VECTOR_SUBCORE
+_SCALAR = tpu_core.CoreType.SC_SCALAR_SUBCORE
+
+
+def _lower(prim, ctx, ref, *leaves, tree, **params):
+  ref_aval = ctx.avals_in[0]
+  avals = tree.unflatten(ctx.avals_in[1:])
+  count = len(jax.tree.leaves(avals.transforms))
+  leaves = [*map(tpu_lowering.static_leaf, leaves[:count]), *leaves[count:]]
+  access = tree.unflatten(leaves)
+  update = tpu_lowering.update_of(prim, access, params)
+  dtype = compat.transform_type(avals.transforms, ref_aval).dtype
+  space = tpu_lowering.memory_space(ref)
+  region = (
+    tpu_region.region_of(update.name, ref_aval, access.transforms)
+    if (tpu_lowering.is_simple(access.transforms))
+    else None
+  )
+  if (
+    space == "smem"
+    and region is not None
+    and not region.natural_shape
+    and update.mask is None
+    and not update.name.startswith("atomic")
+  ):
+    value = None if update.is_load else (access.operands[0], avals.operands[0])
+    return tpu_lowering.lower_stock(
+      ctx, ref, access.transforms, avals.transforms, update, value, None
+    )
+  if space == "smem":
+    return _lower_smem(
+      prim, ctx, ref, leaves, access, avals, update, region, tree, params
+    )
+  if space in ("hbm", "vmem_shared"):
+    return _lower_remote(
+        prim, ctx, ref, leaves, access, update, region, dtype, space, tree,
+        params,
+    )  # fmt: skip
+  if space != "vmem":
+    raise sc_indexed.refuse(
+      update,
+      f"to access {space}",
+      "its subcores compute on VMEM and SMEM only",
+      "Copy the block with pltpu.sync_copy, and add to shared memory with"
+      " pltpu.async_copy(..., add=True).",
+    )
+  if region is None:
+    raise sc_indexed.refuse(
+      update,
+      "a chain of views of VMEM",
+      "an indexed access takes one index",
+      "Combine the indices into one.",
+    )
+  if _is_stock(region, update):
+    value = None if update.is_load else (access.operands[0], avals.operands[0])
+    return tpu_lowering.lower_stock(
+      ctx, ref, access.transforms, avals.transforms, update, value, None
+    )
+  if dtype.itemsize != 4 or dtype == np.dtype(bool):
+    raise sc_indexed.refuse(
+      update,
+      f"{dtype} elements one by one",
+      "its indexed loads and stores take 32-bit elements",
+      "Keep them in a 32-bit Ref, or load whole registers.",
+    )
+  return sc_indexed.lower_indexed(
+    ctx, ref, access, avals, region, dtype, update
+  )
+
+
+def _is_stock(region: Region, update: Update) -> bool:
+  if update.name.startswith("atomic") or update.mask is not None:
+    return False
+  if (
+    region.int_shape or not region.slices or update.operands and update.is_load
+  ):
+    return False
+  if any(region.indices[d].stride != 1 for d in region.slices):
+    return False
+  wide = [d for d in region.slices if region.indices[d].size != 1] or [
+    len(region.shape)
+  ]
+  scalars = [d for d in range(len(region.shape)) if d not in region.slices]
+  return all(d < wide[0] for d in scalars)
+
+
+def _lower_smem(
+  prim, ctx, ref, leaves, access, avals, update, region, tree, params
+):
+  del avals
+  ref_aval = ctx.avals_in[0]
+  if region is None or region.natural_shape:
+    raise sc_indexed.refuse(
+      update,
+      "an array in SMEM",
+      "SMEM holds scalars there and no DMA connects it with VMEM",
+      "Access one element at a time.",
+    )
+  boolean = ref_aval.dtype == np.dtype(bool)
+  if boolean:
+    words = ref_aval.update(
+      inner_aval=ref_aval.inner_aval.update(dtype=np.dtype(np.int32))
+    )
+    ctx = ctx.replace(avals_in=[words, *ctx.avals_in[1:]])
+  else:
+    words = ref_aval
+
+  def run(ref, leaves):
+    access = tree.unflatten(leaves)
+    if boolean:
+      access = access._replace(
+        operands=tuple(
+          jnp.asarray(x).astype(jnp.int32) for x in access.operands
+        )
+      )
+    update = tpu_lowering.update_of(prim, access, params)
+    region = tpu_region.region_of(update.name, words, access.transforms)
+    trimmed = tpu_region.trim(region, update)
+    if trimmed is None:
+      zero = jnp.zeros((), words.dtype)
+      old = update.masked(zero) if update.need_old else None
+    else:
+      view = ref
+      if region.prefix:
+        view = compat.TransformedRef(ref, region.prefix)
+      old = tpu_copies.access_scalar(view, region, update)
+    if old is None:
+      return None
+    return old != 0 if boolean else old
+
+  del access
+  return tpu_lowering.lower_decomposed(ctx, ref, leaves, run)
+
+
+# ## HBM and shared VMEM, through a copy in the subcore's own
+
+
+def _lower_remote(
+  prim, ctx, ref, leaves, access, update, region, dtype, space, tree, params
+):
+  if update.name.startswith("atomic"):
+    raise sc_indexed.refuse(
+      update,
+      f"an atomic update of {space}",
+      "a copy in, an update and a copy out are not atomic against the other"
+      " subcores",
+      "Add with pltpu.async_copy(..., add=True) into VMEM_SHARED, or use"
+      " fetch_* outside the kernel.",
+    )
+  if ctx.lowering_context.kernel_type != _VECTOR:
+    raise sc_indexed.refuse(
+      update,
+      f"to access {space} from the scalar subcore",
+      "its transfers move blocks of 32 bytes between HBM and SMEM",
+      "Copy the block with pltpu.sync_copy.",
+    )
+  plain = (
+    region is not None
+    and not region.prefix
+    and len(region.shape) == 1
+    and not any(map(sc_indexed.is_vector, region.indices))
+    and all(region.indices[d].stride == 1 for d in region.slices)
+  )
+  if not plain or dtype.itemsize != 4 or dtype == np.dtype(bool):
+    raise sc_indexed.refuse(
+      update,
+      f"{dtype} elements of {space} of shape {ctx.avals_in[0].shape} by this"
+      " index",
+      "its streams move neighbouring words of Refs of one dimension, or"
+      " whole tiles",
+      "Copy the block to VMEM with pltpu.sync_copy.",
+    )
+  [index] = region.indices
+  moves = isinstance(index, Slice) and not tpu_region.is_static(index.start)
+  if update.mask is not None and moves:
+    raise sc_indexed.refuse(
+      update,
+      f"a masked window of {space} at a dynamic start",
+      "a stream must not leave the Ref, even where the mask is false",
+      "Copy what lies inside with pltpu.sync_copy and mask in VMEM.",
+    )
+
+  def run(ref, leaves):
+    access = tree.unflatten(leaves)
+    update = tpu_lowering.update_of(prim, access, params)
+    region = tpu_region.region_of(
+      update.name, jax.typeof(ref), access.transforms
+    )
+    trimmed = tpu_region.trim(region, update)
+    if trimmed is None:
+      zero = jnp.zeros(region.natural_shape, dtype)
+      return update.masked(zero) if update.need_old else None
+    inner, part, cuts = trimmed
+    if inner.natural_shape or part.mask is None:
+      old = _stream(ref, inner, dtype, part)
+      return None if old is None else tpu_region.untrim(update, cuts, old)
+    return tpu_copies.masked_scalar(
+      part, dtype, lambda p: _stream(ref, inner, dtype, p)
+    )
+
+  del access
+  return tpu_lowering.lower_decomposed(ctx, ref, leaves, run)
+
+
+def _stream(ref, region: Region, dtype, update: Update):
+  """Applies an update to neighbouring words of another memory."""
+  [index] = region.indices
+  scalar = not isinstance(index, Slice)
+  start, size = (index, 1) if scalar else (index.start, int(index.size))
+  view = compat.TransformedRef(
+    ref, (compat.NDIndexer((Slice(start, size),), region.shape, ()),)
+  )
+  at = 0 if scalar else slice(0, size)
+
+  def body(scratch):
+    old = None
+    if update.is_load or update.need_old or update.mask is not None:
+      pltpu.sync_copy(view, scratch)
+      if update.need_old:
+        old = load.load(scratch, at)
+    if not update.is_load:
+      swap.store(scratch, at, update.operands[0], mask=update.mask)
+      _push(scratch, view)
+    return None if old is None else update.masked(old)
+
+  return pl.run_scoped(body, pltpu.VMEM((size,), dtype))
+
+
+def _push(source, target) -> None:
+  # Drop the other branch once jax >= 0.12: a stream out of VMEM then needs no
+  # semaphore, and JAX warns of one.
+  if hasattr(sc_core, "SparseCorePushStreamWarning"):
+    pltpu.async_copy(source, target, None).wait()
+  else:
+    pltpu.sync_copy(source, target)
+
+
+def _register() -> None:
+  for prim in (
+    load.load_p,
+    swap.swap_p,
+    atomic_rmw.atomic_rmw_p,
+    atomic_cas.atomic_cas_p,
+  ):
+
+    def rule(ctx, ref, *leaves, prim=prim, **params):
+      return _lower(prim, ctx, ref, *leaves, **params)
+
+    lowering.register_lowering_rule(
+      prim, kernel_types=[_VECTOR, _SCALAR], ensure_mlir_values=False
+    )(rule)
+
+
+_register()
