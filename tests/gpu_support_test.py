@@ -101,9 +101,9 @@ class GpuSupportTest(parameterized.TestCase):
         np.testing.assert_array_equal(outs.pop(0), new)
     self.assertEmpty(outs)
 
-  @pytest.mark.slow
   @_needs_compiler
   @parameterized.parameters(*_supported(_PLACES))
+  @pytest.mark.slow  # above, parameterized would lose it
   def test_supported(self, place, memory, operation, dtypes):
     where = _PLACES[place, memory]
     # Both lowerings go through one engine, and `mosaic_gpu_test` through both.
@@ -119,8 +119,8 @@ class GpuSupportTest(parameterized.TestCase):
     self.assertEmpty(report.races)
     self.check(case_of, data, outs)
 
-  @pytest.mark.slow
   @parameterized.parameters(*_supported([_INTERPRETER]))
+  @pytest.mark.slow  # above, parameterized would lose it
   def test_supported_by_the_interpreter(self, _, memory, operation, dtypes):
     del memory
     case_of = {

@@ -223,9 +223,9 @@ class PallasTritonTest(parameterized.TestCase):
         for which in (True, False))
     self.assertEqual(ours, stock)
 
-  @pytest.mark.slow
   @_needs_compiler
   @parameterized.parameters(*_dtypes(True))
+  @pytest.mark.slow  # above, parameterized would lose it
   def test_supported(self, operation, dtype, _):
     kernel = _every_dtype_compiled()[operation, dtype]
     self.assertIsInstance(kernel, kernels.Compiled, kernel)

@@ -256,21 +256,21 @@ def _swap_rule(ctx, ref, *leaves, tree, need_old):
 
 
 def _check_atomic(name, op, order, dtype, tree, avals):
-  is_float = not np.issubdtype(dtype, np.integer)
+  is_float = dtype.kind not in "biu"
   bits = dtype.itemsize * 8
   widths = {
       AtomicOp.CAS: (16, 32, 64),
       AtomicOp.ADD: (16, 32, 64) if dtype == np.float16 else (32, 64),
   }.get(op, (32, 64))
-  if dtype == np.dtype(bool) or bits not in widths:
-    raise _refuse(
-        name, f"elements of {' or '.join(map(str, widths))} bits", f"{dtype}",
-        "Keep them in a 32-bit Ref, or lower through Mosaic GPU",
-    )
   if is_float and op in (AtomicOp.MAX, AtomicOp.MIN):
     raise _refuse(
         name, "integers, since its maximum and minimum drop NaNs", f"{dtype}",
         "Lower through Mosaic GPU",
+    )
+  if dtype == np.dtype(bool) or bits not in widths:
+    raise _refuse(
+        name, f"elements of {' or '.join(map(str, widths))} bits", f"{dtype}",
+        "Keep them in a 32-bit Ref, or lower through Mosaic GPU",
     )
   access = tree.unflatten(avals)
   if order == "index" and any(
