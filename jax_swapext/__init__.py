@@ -15,8 +15,13 @@
 
 On a Ref, inside any Pallas kernel or from :func:`jax.new_ref`: :func:`load`,
 :func:`store`, :func:`swap`, ``atomic_*`` and :func:`atomic_cas`. On arrays, as
-pure functions: ``fetch_*`` and :func:`fetch_cas`.
+pure functions: ``fetch_*`` and :func:`fetch_cas`. For warp code of Mosaic GPU
+kernels: ``jax_swapext.mosaic_gpu``, loaded on first use.
 """
+
+import importlib as _importlib
+import types as _types
+from typing import TYPE_CHECKING
 
 from jax_swapext._src import pallas as _pallas
 from jax_swapext._src.atomic_cas import atomic_cas as atomic_cas
@@ -47,4 +52,17 @@ from jax_swapext._src.swap import swap_p as swap_p
 from jax_swapext._src.xla import cpu as _cpu
 from jax_swapext.version import __version__ as __version__
 
+if TYPE_CHECKING:  # It needs Pallas, which importing this must not load.
+  from jax_swapext import mosaic_gpu as mosaic_gpu
+
 del _cpu, _pallas  # Imported for the rules that they register, now or later.
+
+
+def __getattr__(name: str) -> _types.ModuleType:
+  if name == "mosaic_gpu":
+    return _importlib.import_module("jax_swapext.mosaic_gpu")
+  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+  return sorted({*globals(), "mosaic_gpu"})

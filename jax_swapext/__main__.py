@@ -13,8 +13,9 @@
 # limitations under the License.
 """`python -m jax_swapext`: what is installed, and three kernels run live.
 
-Exits with status 1, and a line that starts with FAILED for each, if a result of
-this library is not the one that NumPy computes.
+A fourth is compiled for a Hopper GPU, where the compiler is installed. Exits
+with status 1, and a line that starts with FAILED for each, if a result of this
+library is not the one that NumPy computes, or if that kernel does not compile.
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ import textwrap
 import jax
 import jax_swapext as jsx
 from jax_swapext._src import demo
+from jax_swapext._src import demo_gpu
 
 # Of these only the metadata is read: importing them is slow, and may fail.
 DISTRIBUTIONS = (
     "jax", "jaxlib", "jax-triton", "libtpu", "jax-cuda13-plugin",
     "jax-cuda12-plugin",
 )
-COLOURS = {"right": 32, "lowers": 32, "WRONG": 31, "refused": 33}
+COLOURS = {
+    "right": 32, "lowers": 32, "compiles": 32, "WRONG": 31, "refused": 33,
+}
 
 
 def main() -> int:
@@ -73,12 +77,30 @@ def main() -> int:
               f"FAILED {example.name}: {attempt.call}, {attempt.place}: "
               f"{attempt.status}, {attempt.detail}"
           )
+  failures += _say_warp_store()
   _say()
   for failure in failures:
     _say(failure)
   if not failures:
     _say("Every result that jax_swapext gave equals NumPy's.")
   return 1 if failures else 0
+
+
+def _say_warp_store() -> list[str]:
+  """Shows what a warp's store compiles to; returns what failed."""
+  _say(f"\nwarp store: {demo_gpu.TITLE}")
+  if not demo_gpu.is_available():
+    _say(f"  {demo_gpu.MISSING}")
+    return []
+  failures = []
+  for library, (status, detail) in demo_gpu.attempts().items():
+    call = demo_gpu.CALLS[library]
+    _say_attempt(
+        demo.Attempt(library, call, "for Hopper", status, detail)
+    )
+    if library == "ours" and status != "compiles":
+      failures.append(f"FAILED warp store: {call}: {status}, {detail}")
+  return failures
 
 
 def _say_attempt(attempt: demo.Attempt) -> None:

@@ -187,6 +187,91 @@ def access(case: Case, interpret=False):
       interpret=interpret, scratch_types=scratch), specs
 
 
+def every_dtype(cases: tuple[Case, ...], interpret=False):
+  """(function, specs): whole Refs under masks, one after another.
+
+  The cases differ in nothing but their dtypes; of each the arguments and the
+  results are those of `access`.
+  """
+  first = cases[0]
+  n_inputs = 2 + first.operands
+
+  def every_dtype_body(*refs):
+    refs = list(refs)
+    inputs = [[refs.pop(0) for _ in range(n_inputs)] for _ in cases]
+    outs = [[refs.pop(0) for _ in range(1 + first.returns)] for _ in cases]
+
+    def run():
+      for (x_ref, *operand_refs, mask_ref), out_refs in zip(inputs, outs):
+        new_ref = out_refs[-1]
+        ref = refs.pop(0) if first.space == "smem" else new_ref
+        jsx.store(ref, None, jsx.load(x_ref))
+        old = getattr(jsx, first.op)(
+            ref, None, *map(jsx.load, operand_refs), mask=jsx.load(mask_ref))
+        if first.returns:
+          jsx.store(out_refs[0], None, old)
+        if first.space == "smem":
+          jsx.store(new_ref, None, jsx.load(ref))
+
+    if first.warp:
+      in_warp(run)
+    else:
+      run()
+
+  spec = jax.ShapeDtypeStruct
+  values = [spec(c.shape, c.np_dtype) for c in cases]
+  specs, out, scratch = [], [], []
+  for v in values:
+    specs += [v] * (1 + first.operands) + [spec(v.shape, jnp.bool_)]
+    out += [v] * (1 + first.returns)
+    if first.space == "smem":
+      scratch.append(plgpu.SMEM(v.shape, v.dtype))
+  return make_kernel(
+      every_dtype_body, out, semantics=first.semantics, interpret=interpret,
+      scratch_types=scratch), specs
+
+
+def refused_form(op, form, semantics, warp, space):
+  """An access of a form that no operation of Mosaic GPU kernels can have."""
+  def refused_form_body(x_ref, o_ref, s_ref):
+    del o_ref
+    def run():
+      ref = s_ref if space == "smem" else x_ref
+      kwargs, index = {}, None
+      match form:
+        case 'integer arrays, order="index"':
+          index, kwargs = jnp.full((32,), 3, jnp.int32), {"order": "index"}
+        case "more than 256 elements per thread":
+          ref, index = ref.reshape(127, 43), (slice(0, 43), slice(0, 31))
+        case "view as a dtype of another width":
+          ref = ref.bitcast(jnp.int16)
+        case "integer arrays in a view":
+          ref, index = ref.at[jnp.zeros((64,), jnp.int32)], pl.ds(0, 32)
+      n_values = {"load": 0, "atomic_cas": 2}.get(op, 1)
+      getattr(jsx, op)(ref, index, *[1] * n_values, **kwargs)
+    if warp:
+      in_warp(run)
+    else:
+      run()
+
+  x = jax.ShapeDtypeStruct((127 * 43,), jnp.int32)
+  if form == "view as a dtype of another width":
+    x = jax.ShapeDtypeStruct((8, 128), jnp.int32)
+  return make_kernel(
+      refused_form_body, x, semantics=semantics,
+      scratch_types=[plgpu.SMEM(x.shape, x.dtype)]), [x]
+
+
+def refused_tmem(op, semantics):
+  def refused_tmem_body(x_ref, o_ref, t_ref):
+    del x_ref, o_ref
+    n_values = {"load": 0, "atomic_cas": 2}.get(op, 1)
+    getattr(jsx, op)(t_ref, None, *[1.0] * n_values)
+
+  x = jax.ShapeDtypeStruct((128, 128), jnp.float32)
+  return make_kernel(
+      refused_tmem_body, x, semantics=semantics,
+      scratch_types=[plgpu.TMEM(x.shape, x.dtype)]), [x]
 
 
 def _loop_carry(x, y):

@@ -80,10 +80,11 @@ class Matrix(tuple[Row, ...]):
     widths = (20, 8, 22, 22, 3, 40)
     lines = [_line(titles, widths), _line(["-" * w for w in widths], widths)]
     for row in self:
+      forms = "" if row.indices == INDICES else f"{', '.join(row.indices)}: "
       cells = (
           row.place, row.memory, ", ".join(row.operations),
           ", ".join(row.dtypes), "yes" if row.supported else "no",
-          row.note,
+          forms + row.note,
       )
       wrapped = [textwrap.wrap(c, w) or [""] for c, w in zip(cells, widths)]
       for i in range(max(map(len, wrapped))):
@@ -134,8 +135,30 @@ def support(
   return Matrix(rows)
 
 
-def _stock_jax(place: str, memory: str, how: str) -> list[Row]:
-  """The rows of a place where everything goes through XLA."""
+def _rows(
+    place: str,
+    memory: str,
+    *,
+    moves: str,
+    exchanges: str | None = None,
+    adds: str | None = None,
+    compares: str | None = None,
+    bitwise: str | None = None,
+    extra: Iterator[Row] | tuple[Row, ...] = (),
+) -> list[Row]:
+  """The rows of a place that can do what the hardware's dtypes allow.
+
+  Args:
+    place: as in Row.
+    memory: as in Row.
+    moves: the note on operations that move values.
+    exchanges: that on atomic ones of these; this note and those that follow are
+      `moves` unless given.
+    adds: that on atomic_add.
+    compares: that on atomic_max and atomic_min.
+    bitwise: that on atomic_and, atomic_or and atomic_xor.
+    extra: more rows of this place.
+  """
   operations = REF_OPERATIONS
   if memory == "array":
     operations = tuple(o for o in operations if o.startswith("atomic_"))
@@ -145,11 +168,16 @@ def _stock_jax(place: str, memory: str, how: str) -> list[Row]:
     return Row(these, place, memory, dtypes, INDICES, supported, note)
 
   no_arithmetic = "keep the accumulator in a wider dtype"
+  rows = [row(MOVES, ALL, True, moves)]
+  if exchanges is not None:
+    plain = tuple(o for o in MOVES if not o.startswith("atomic_"))
+    atomic = tuple(o for o in MOVES if o.startswith("atomic_"))
+    rows = [row(plain, ALL, True, moves), row(atomic, ALL, True, exchanges)]
   return [
-      row(MOVES, ALL, True, how),
-      row(("atomic_add",), (*INTEGERS, *FLOATS), True, how),
-      row(COMPARES, ("bool", *INTEGERS, *FLOATS), True, how),
-      row(BITWISE, ("bool", *INTEGERS), True, how),
+      *rows,
+      row(("atomic_add",), (*INTEGERS, *FLOATS), True, adds or moves),
+      row(COMPARES, ("bool", *INTEGERS, *FLOATS), True, compares or moves),
+      row(BITWISE, ("bool", *INTEGERS), True, bitwise or moves),
       row(("atomic_add",), ("bool",), False, "use atomic_or or atomic_xor"),
       row(("atomic_add", *COMPARES), FLOAT8, False, no_arithmetic),
       row(BITWISE, (*FLOATS, *FLOAT8), False,
@@ -158,21 +186,190 @@ def _stock_jax(place: str, memory: str, how: str) -> list[Row]:
           "keep them in an 8-bit Ref and convert when loading"),
       row(operations, COMPLEX, False,
           "keep the parts of a structured value in separate Refs"),
+      *extra,
+  ]
+
+
+# ## Mosaic GPU
+
+_IN_WORDS = (
+    "through an atomic update of the 32-bit word around them, exclusive:"
+    " meanwhile nobody may store plainly to its other bytes, though atomics"
+    " there are fine"
+)
+_REPLICAS = {
+    "warp": (
+        "scalars, and sizes that 32 does not divide: several lanes hold an"
+        " element, so swap waits at a barrier of the warp"
+    ),
+    "warpgroup": (
+        "scalars, and sizes that 128 does not divide: several threads hold an"
+        " element, so swap waits at a barrier of the warpgroup; integer arrays"
+        " mixed with slices take 32 bytes of shared memory per index, and masks"
+        " of values that are not 32 bits wide 8 per element under Lane"
+        " lowering, in units of 1 KiB"
+    ),
+}
+_OLD_VALUES = {
+    "warp": "old values of elements held by several lanes come by shuffles",
+    "warpgroup": (
+        "old values of scalars, and of sizes that 128 does not divide, go"
+        " through shared memory: 8 times their bytes, in units of 1 KiB"
+    ),
+}
+_FLUSHES = {
+    "SMEM": "float32 keeps subnormals",
+    "GMEM": (
+        "float32 subnormals count as zero, before and after: so PTX defines it"
+    ),
+}
+
+
+def _mosaic_gpu(code: str, memory: str) -> list[Row]:
+  """The rows of one kind of code and one memory of Mosaic GPU kernels."""
+  place = f"Mosaic GPU, {code} code"
+  one = "one instruction per element"
+  small = f"8- and 16-bit elements {_IN_WORDS}"
+
+  def refused(operations, form, note):
+    # One row for all dtypes that an operation takes elsewhere.
+    for wanted, dtypes in (
+        (MOVES, ALL),
+        (("atomic_add",), (*INTEGERS, *FLOATS)),
+        (COMPARES, ("bool", *INTEGERS, *FLOATS)),
+        (BITWISE, ("bool", *INTEGERS)),
+    ):
+      these = tuple(o for o in wanted if o in operations)
+      if these:
+        yield Row(these, place, memory, dtypes, (form,), False, note)
+
+  atomics = tuple(o for o in REF_OPERATIONS if o.startswith("atomic_"))
+  return _rows(
+      place,
+      memory,
+      moves=(
+          "vector instructions where the start is known to be aligned, else one"
+          " per element; a mask predicates them; what stock supports is"
+          f" stock's. {_REPLICAS[code]}"
+      ),
+      exchanges=f"{one}; {small}; {_OLD_VALUES[code]}",
+      adds=(
+          f"{one}; {_FLUSHES[memory]}; 8- and 16-bit integers {_IN_WORDS};"
+          f" {_OLD_VALUES[code]}"
+      ),
+      compares=(
+          "integers: one instruction per element, signed or not as the dtype;"
+          " floats: a compare-and-swap loop, since the hardware's drop NaNs;"
+          f" {small}; {_OLD_VALUES[code]}"
+      ),
+      bitwise=f"{one}; {small}; {_OLD_VALUES[code]}",
+      extra=(
+          *refused(
+              atomics, 'integer arrays, order="index"',
+              'pass order="any", or use jsx.fetch_* outside the kernel',
+          ),
+          *refused(
+              REF_OPERATIONS, "more than 256 elements per thread",
+              "make its size a multiple of 32 in warp code, of 128 in warpgroup"
+              " code, or work on it in parts",
+          ),
+          *refused(
+              REF_OPERATIONS, "view as a dtype of another width",
+              "bitcast the loaded value instead",
+          ),
+          *refused(
+              REF_OPERATIONS, "integer arrays in a view",
+              "combine the two indices into one",
+          ),
+      ),
+  )
+
+
+# ## Pallas Triton
+
+
+def _pallas_triton() -> list[Row]:
+  """The rows of Pallas Triton kernels; delete them with its file of rules."""
+  wide = tuple(d for d in INTEGERS if d.endswith(("32", "64")))
+  real = (*INTEGERS, *FLOATS)
+  words = (*wide, "float32", "float64")
+  halves = ("int16", "uint16", "float16", "bfloat16")
+  adds = (*words, "float16")
+  one = "one instruction per element; a mask predicates it"
+  narrow = "keep them in a 32-bit Ref, or lower through Mosaic GPU"
+  typed = _rows("Pallas Triton", "GMEM", moves="")
+
+  def row(operations, dtypes, supported, note, forms=INDICES):
+    return Row(
+        operations, "Pallas Triton", "GMEM", dtypes, forms, supported, note
+    )
+
+  def without(dtypes, given):
+    return tuple(d for d in dtypes if d not in given)
+
+  plain = ("load", "store", "swap")
+  cas = (*words, *halves)
+  orders = 'integer arrays, order="index"'
+  any_order = 'pass order="any", or use jsx.fetch_* outside the kernel'
+  return [
+      row(plain, ALL, True,
+          "Triton's masked loads and stores, what stock supports as stock does;"
+          " swap waits at a barrier of the block"),
+      row(("atomic_xchg",), words, True, one),
+      row(("atomic_xchg",), without(ALL, words), False, narrow),
+      row(("atomic_add",), adds, True, one),
+      row(("atomic_add",), without(real, adds), False, narrow),
+      row(COMPARES, wide, True, one),
+      row(COMPARES, without(("bool", *INTEGERS), wide), False, narrow),
+      row(COMPARES, FLOATS, False, "lower through Mosaic GPU"),
+      row(BITWISE, wide, True, one),
+      row(BITWISE, without(("bool", *INTEGERS), wide), False, narrow),
+      row(("atomic_cas",), cas, True, "one instruction per element"),
+      row(("atomic_cas",), without(ALL, cas), False, narrow),
+      *(r for r in typed if not r.supported),
+      row(("atomic_cas",), cas, False,
+          "access exactly the elements that are meant, or lower through Mosaic"
+          " GPU", ("under a mask",)),
+      row(("atomic_xchg",), words, False, any_order, (orders,)),
+      row(("atomic_add",), adds, False, any_order, (orders,)),
+      row((*COMPARES, *BITWISE), wide, False, any_order, (orders,)),
+      row(("atomic_cas",), cas, False, any_order, (orders,)),
+      row(plain, ALL, False, "access the next larger one under a mask",
+          ("sizes that are no powers of two",)),
+      row(plain, ALL, False,
+          "combine the indices into one, and reshape or bitcast the value",
+          ("views of views",)),
   ]
 
 
 _ROWS: list[Row] = [
-    *_stock_jax(
+    *_rows(
         "outside kernels, CPU", "array",
-        "slices: one update in place; integer arrays: one native loop in place,"
-        " in row-major order",
+        moves="slices: one update in place; integer arrays: one native loop in"
+        " place, in row-major order",
     ),
-    *_stock_jax(
+    *_rows(
         "outside kernels, CPU", "Ref",
-        "as on arrays; the Ref's buffer is updated in place",
+        moves="as on arrays; the Ref's buffer is updated in place",
     ),
-    *_stock_jax(
+    *_rows(
         "interpret=True", "any",
-        "as outside kernels on CPU; repeated indices count every time",
+        moves="as outside kernels on CPU; repeated indices count every time",
     ),
+    *_mosaic_gpu("warp", "SMEM"),
+    *_mosaic_gpu("warp", "GMEM"),
+    *_mosaic_gpu("warpgroup", "SMEM"),
+    *_mosaic_gpu("warpgroup", "GMEM"),
+    Row(
+        (*MOVES, "atomic_add", *COMPARES), "Mosaic GPU, warpgroup code",
+        "TMEM", ("float32",),
+        INDICES, False,
+        "use plgpu.async_load_tmem and plgpu.async_store_tmem",
+    ),
+    *_rows(
+        "GPU interpreter", "any",
+        moves="element after element in row-major order, under the lock of the"
+        " simulated memory; bounds are checked, races reported on demand",
+    ),
+    *_pallas_triton(),
 ]

@@ -44,6 +44,7 @@ _RULES_FOR = {
   "jax._src.pallas.mosaic_gpu.interpret.jaxpr_interpret": (
     "jax_swapext._src.pallas.gpu_interpret"
   ),
+  "jax._src.pallas.triton.lowering": "jax_swapext._src.pallas.triton",
 }
 
 

@@ -1,0 +1,348 @@
+# Copyright 2026 The jax_swapext Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Lowering rules of the Ref primitives for Pallas Triton kernels.
+
+That backend is deprecated: to drop it, delete this file, its line in
+`_RULES_FOR` and its rows in `support`. An access without integer arrays and
+without a mask goes to JAX's own rule; any other becomes pointers, one for each
+element, which Triton's masked loads, stores and atomics take.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from jax._src.lib.mlir import ir
+from jax._src.lib.mlir.dialects import arith
+from jax._src.lib.mlir.dialects import gpu
+from jax._src.lib.triton import dialect as tt
+from jax._src.pallas import core as pallas_core
+from jax._src.pallas.triton import lowering
+from jax._src.state import primitives as state_primitives
+from jax_swapext._src import atomic_cas
+from jax_swapext._src import atomic_rmw
+from jax_swapext._src import compat
+from jax_swapext._src import indexing
+from jax_swapext._src import load
+from jax_swapext._src import semantics
+from jax_swapext._src import swap
+import numpy as np
+
+AtomicOp = semantics.AtomicOp
+
+_SEMANTICS = {
+    "relaxed": tt.MemSemantic.RELAXED,
+    "acquire": tt.MemSemantic.ACQUIRE,
+    "release": tt.MemSemantic.RELEASE,
+    "acq_rel": tt.MemSemantic.ACQUIRE_RELEASE,
+}
+# Triton has no scope between a block and the device.
+_SCOPES = {
+    None: tt.MemSyncScope.GPU,
+    "block": tt.MemSyncScope.CTA,
+    "cluster": tt.MemSyncScope.GPU,
+    "device": tt.MemSyncScope.GPU,
+    "system": tt.MemSyncScope.SYSTEM,
+}
+
+
+def _refuse(name: str, wanted: str, got: str, way_out: str):
+  return NotImplementedError(
+      f"{name}: wanted {wanted} in a Triton kernel, got {got}. {way_out}."
+  )
+
+
+# ## The region
+
+
+def _indexer(name, ref_aval, transforms, avals):
+  """The one indexer of an access, and the same with avals for indices."""
+  if not transforms:
+    trivial = compat.NDIndexer.make_trivial_indexer(ref_aval.shape)
+    return trivial, trivial
+  if len(transforms) > 1 or not isinstance(transforms[0], compat.NDIndexer):
+    raise _refuse(
+        name, "a Ref with at most one index", f"the view {transforms}",
+        "Combine the indices into one, and reshape or bitcast the value",
+    )
+  return transforms[0], avals[0]
+
+
+def _check_sizes(name, shape):
+  if any(n & (n - 1) or not n for n in shape):
+    raise _refuse(
+        name, "a region with powers of two as sizes", f"shape {shape}",
+        "Access the next larger one under a mask",
+    )
+
+
+def _along(x, positions, shape):
+  """Spreads `x` over `shape`; its axes are those at `positions`."""
+  if isinstance(x.type, ir.RankedTensorType):
+    for d in range(len(shape)):
+      if d not in positions:
+        x = lowering._expand_dims(x, d)
+  return lowering._bcast_to(x, shape)
+
+
+def _pointers(ptr, block, indexer, avals, shape):
+  """Pointers to the region's elements, and a mask of what is in the array."""
+  sizes = block.full_shape_dtype.shape
+  nbytes = math.prod(sizes) * block.full_shape_dtype.dtype.itemsize
+  index_type = ir.IntegerType.get_signless(64 if nbytes > 2**31 else 32)
+  labels = indexing.int_labels(len(indexer.int_indexer_shape))
+  axes = indexing.region_axes(avals.indices, labels)
+
+  def full(value):
+    return _along(lowering._ir_constant(value, index_type), (), shape)
+
+  def cast(x, aval=None):
+    if not isinstance(x, ir.Value):
+      return lowering._ir_constant(int(x), index_type)
+    signed = aval is None or np.issubdtype(aval.dtype, np.signedinteger)
+    return lowering._ir_cast(x, index_type, signed=signed)
+
+  def within_block(d, entry, aval):
+    if not isinstance(aval, compat.Slice):
+      positions = [axes.index(label) for label in labels]
+      if not getattr(aval, "shape", ()):
+        positions = []
+      return _along(cast(entry, aval), positions, shape)
+    start = _along(
+        cast(entry.start, None if isinstance(aval.start, int) else aval.start),
+        (), shape,
+    )
+    if entry.size == 1:
+      return start
+    steps = cast(lowering._make_range(0, int(entry.size)))
+    steps = _along(steps, (axes.index(d),), shape)
+    return lowering._add(start, lowering._mul(steps, full(entry.stride)))
+
+  offsets, inside, d = full(0), None, 0
+  for k, (size, block_size, start, alignment) in enumerate(
+      zip(
+          sizes, block.block_shape, block.start_indices,
+          block.start_indices_alignment, strict=True,
+      )
+  ):
+    if isinstance(block_size, pallas_core.Squeezed):
+      index = full(0)
+    else:
+      index = within_block(d, indexer.indices[d], avals.indices[d])
+      d += 1
+    if start is not None:
+      index = lowering._add(index, _along(cast(start), (), shape))
+    if isinstance(block_size, int) and (
+        size % block_size or alignment % block_size
+    ):
+      here = arith.cmpi(arith.CmpIPredicate.ult, index, full(size))
+      inside = here if inside is None else arith.andi(inside, here)
+    stride = math.prod(sizes[k + 1 :])
+    offsets = lowering._add(offsets, lowering._mul(index, full(stride)))
+  return lowering._add(lowering._bcast_to(ptr, shape), offsets), inside
+
+
+# ## Plain accesses
+
+
+def _call_stock(ctx, primitive, ref, leaves, tree):
+  """Lowers by JAX's own rule for `ref[idx]` or `ref[idx] = value`."""
+  transforms_tree = tree.children()[0]
+  n = transforms_tree.num_leaves
+  index, value = leaves[:n], leaves[n:]
+  avals = ctx.avals_in
+  ctx = ctx.replace(avals_in=(avals[0], *avals[1 + n :], *avals[1 : 1 + n]))
+  rule = lowering.triton_lowering_rules[primitive]
+  return rule(ctx, ref, *value, *index, tree=transforms_tree)
+
+
+def _access(ctx, name, ref, leaves, tree):
+  """(pointers, mask or None, operands), all of the region's shape."""
+  access, avals = tree.unflatten(leaves), tree.unflatten(ctx.avals_in[1:])
+  indexer, index_avals = _indexer(
+      name, ctx.avals_in[0], access.transforms, avals.transforms
+  )
+  shape = compat.indexer_shape(indexer)
+  _check_sizes(name, shape)
+  pointers, mask = _pointers(
+      ref, ctx.block_infos[0], indexer, index_avals, shape
+  )
+
+  def value(x, aval):
+    return lowering._bcast_to(lowering._ensure_ir_value(x, aval), shape)
+
+  if access.mask is not None:
+    given = value(access.mask, avals.mask)
+    mask = given if mask is None else arith.andi(mask, given)
+  operands = [
+      value(x, a) for x, a in zip(access.operands, avals.operands, strict=True)
+  ]
+  return pointers, mask, operands
+
+
+def _is_stock(name, ctx, leaves, tree) -> bool:
+  """Whether JAX's rule lowers this access, if it is a plain one."""
+  access, avals = tree.unflatten(leaves), tree.unflatten(ctx.avals_in[1:])
+  indexer, index_avals = _indexer(
+      name, ctx.avals_in[0], access.transforms, avals.transforms
+  )
+  _check_sizes(name, compat.indexer_shape(indexer))
+  return (
+      avals.mask is None
+      and not indexer.int_indexer_shape
+      # JAX reads unsigned all indices, which narrow negative ones are not.
+      and all(
+          isinstance(i, compat.Slice) or np.dtype(i.dtype).itemsize >= 4
+          for i in _avals(index_avals)
+      )
+  )
+
+
+def _avals(indexer) -> list[Any]:
+  return [i for i in indexer.indices if not isinstance(i, int)]
+
+
+def _zeros(pointers):
+  pointee = tt.PointerType(lowering._element_type(pointers.type)).pointee_type
+  if isinstance(pointers.type, ir.RankedTensorType):
+    shape = ir.RankedTensorType(pointers.type).shape
+    pointee = ir.RankedTensorType.get(shape, pointee)
+  return lowering._zeros(pointee)
+
+
+def _read(pointers, mask, other=None):
+  if mask is None:
+    return lowering._load(pointers)
+  other = _zeros(pointers) if other is None else other
+  return lowering._load(pointers, mask=mask, other=other)
+
+
+def _load_rule(ctx, ref, *leaves, tree):
+  if _is_stock("load", ctx, leaves, tree):
+    return [_call_stock(ctx, state_primitives.get_p, ref, leaves, tree)]
+  pointers, mask, operands = _access(ctx, "load", ref, leaves, tree)
+  return [_read(pointers, mask, *operands)]
+
+
+def _swap_rule(ctx, ref, *leaves, tree, need_old):
+  name = "swap" if need_old else "store"
+  if not need_old and _is_stock(name, ctx, leaves, tree):
+    _call_stock(ctx, state_primitives.swap_p, ref, leaves, tree)
+    return []
+  pointers, mask, [value] = _access(ctx, name, ref, leaves, tree)
+  old = []
+  if need_old:
+    old = [_read(pointers, mask)]
+    # Several threads hold an element where there are more of them: all have to
+    # read before one writes.
+    gpu.barrier()
+  lowering._store(pointers, value, mask=mask)
+  return old
+
+
+# ## Atomic ones
+
+
+def _check_atomic(name, op, order, dtype, tree, avals):
+  is_float = dtype.kind not in "biu"
+  bits = dtype.itemsize * 8
+  widths = {
+      AtomicOp.CAS: (16, 32, 64),
+      AtomicOp.ADD: (16, 32, 64) if dtype == np.float16 else (32, 64),
+  }.get(op, (32, 64))
+  if is_float and op in (AtomicOp.MAX, AtomicOp.MIN):
+    raise _refuse(
+        name, "integers, since its maximum and minimum drop NaNs", f"{dtype}",
+        "Lower through Mosaic GPU",
+    )
+  if dtype == np.dtype(bool) or bits not in widths:
+    raise _refuse(
+        name, f"elements of {' or '.join(map(str, widths))} bits", f"{dtype}",
+        "Keep them in a 32-bit Ref, or lower through Mosaic GPU",
+    )
+  access = tree.unflatten(avals)
+  if order == "index" and any(
+      isinstance(t, compat.NDIndexer) and math.prod(t.int_indexer_shape) > 1
+      for t in access.transforms
+  ):
+    raise _refuse(
+        name, 'updates in any order (order="any")', 'order="index"',
+        'Pass order="any", or use jsx.fetch_* outside the kernel',
+    )
+
+
+def _rmw_kind(op, dtype):
+  kinds = tt.RMWOp
+  unsigned = np.issubdtype(dtype, np.unsignedinteger)
+  if op is AtomicOp.ADD and not np.issubdtype(dtype, np.integer):
+    return kinds.FADD
+  if unsigned and op in (AtomicOp.MAX, AtomicOp.MIN):
+    return kinds.UMAX if op is AtomicOp.MAX else kinds.UMIN
+  return getattr(kinds, op.name)
+
+
+def _rmw_rule(
+    ctx, ref, *leaves, tree, op, order, sem, scope, reverse, need_old
+):
+  name = f"atomic_{op.value}"
+  if op is AtomicOp.ADD_OR_SET or reverse:
+    raise _refuse(
+        name, "an atomic update", "a derivative of one",
+        "Differentiate outside the kernel, or use jsx.fetch_* on arrays",
+    )
+  dtype = np.dtype(ctx.avals_in[0].dtype)
+  _check_atomic(name, op, order, dtype, tree, ctx.avals_in[1:])
+  pointers, mask, [value] = _access(ctx, name, ref, leaves, tree)
+  old = lowering._atomic_rmw(
+      _rmw_kind(op, dtype), pointers, value, mask=mask,
+      semantic=_SEMANTICS[sem], sync_scope=_SCOPES[scope],
+  )
+  if mask is not None and need_old:
+    old = arith.select(mask, old, _zeros(pointers))
+  return [old] if need_old else []
+
+
+def _cas_rule(ctx, ref, *leaves, tree, order, sem, scope, need_old):
+  name = "atomic_cas"
+  dtype = np.dtype(ctx.avals_in[0].dtype)
+  _check_atomic(name, AtomicOp.CAS, order, dtype, tree, ctx.avals_in[1:])
+  pointers, mask, operands = _access(ctx, name, ref, leaves, tree)
+  if mask is not None:
+    raise _refuse(
+        name, "no mask, which its compare-and-swap lacks",
+        "a mask, or a block that leaves the array",
+        "Access exactly the elements that are meant, or lower through Mosaic"
+        " GPU",
+    )
+  result: Any = operands[0].type
+  if not np.issubdtype(dtype, np.integer):
+    # Bits are compared, not numbers.
+    pointers, *operands = (
+        tt.bitcast(lowering._fp_bits_type(x.type), x)
+        for x in (pointers, *operands)
+    )
+  old = tt.atomic_cas(
+      operands[0].type, pointers, *operands, sem=_SEMANTICS[sem],
+      scope=_SCOPES[scope],
+  )
+  if not need_old:
+    return []
+  return [old if old.type == result else tt.bitcast(result, old)]
+
+
+lowering.register_lowering(load.load_p)(_load_rule)
+lowering.register_lowering(swap.swap_p)(_swap_rule)
+lowering.register_lowering(atomic_rmw.atomic_rmw_p)(_rmw_rule)
+lowering.register_lowering(atomic_cas.atomic_cas_p)(_cas_rule)
