@@ -38,10 +38,10 @@ from jax._src.state import discharge
 import jax.export
 import jax.extend
 import jax.numpy as jnp
-import jax_swapext as jsx
 from jax.sharding import AxisType
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+import jax_swapext as jsx
 import numpy as np
 import pytest
 import reference
