@@ -176,6 +176,38 @@ def remote_kernel(space, layout_passes, lanes=_LANES):
   return f
 
 
+def packed_kernel(dtype, tiling, layout_passes, lanes=_LANES):
+  """Exchanges two vectors of a Ref of 8- or 16-bit elements."""
+  packing = 4 // np.dtype(dtype).itemsize
+  if tiling:
+    shape = (8 * packing, 128)
+    there = pl.ds(packing, packing), pl.ds(0, lanes)
+    here = pl.ds(0, packing), pl.ds(lanes, lanes)
+  else:
+    shape, size = (512,), lanes * packing
+    there, here = pl.ds(packing, size), pl.ds(256, size)
+
+  def f(x):
+    def body(x, o, ref):
+      pltpu.sync_copy(x, ref)
+      old = jsx.swap(ref, there, jsx.load(ref, here))
+      jsx.store(ref, here, old)
+      pltpu.sync_copy(ref, o)
+
+    return pl.kernel(
+      body,
+      out_type=jax.ShapeDtypeStruct(shape, dtype),
+      mesh=_mesh(),
+      scratch_types=[pltpu.VMEM(shape, dtype)],
+      compiler_params=pltpu.CompilerParams(
+        needs_layout_passes=layout_passes, use_tc_tiling_on_sc=tiling
+      ),
+      name="k",
+    )(x)
+
+  return f, [jax.ShapeDtypeStruct(shape, dtype)]
+
+
 def _remote_want():
   want, v = _REMOTE_X.copy(), _REMOTE_X[:_LANES]
   a, want[6] = want[6], 9
@@ -216,6 +248,11 @@ def _kernels(lanes):
   for space in ("hbm", "shared"):
     for passes in (False, True):
       out[f"{space}_{passes}"] = remote_kernel(space, passes, lanes), [x]
+  for dtype in (jnp.bfloat16, jnp.int8):
+    for tiling in (False, True):
+      name = f"{np.dtype(dtype).name}_{'tiled' if tiling else 'linear'}"
+      for passes in (False, True):
+        out[f"{name}_{passes}"] = packed_kernel(dtype, tiling, passes, lanes)
   return out
 
 
@@ -337,6 +374,112 @@ class MosaicScTest(parameterized.TestCase):
         body,
         np.zeros(64, np.int32),
         [pltpu.VMEM((64,), dtype)],
+        needs_layout_passes=False,
+      )
+
+  @parameterized.product(
+    dtype=("bfloat16", "int16", "int8", "uint8"),
+    layout_passes=(False, True),
+    tiling=(None, True, False),
+  )
+  def test_packed_vectors(self, dtype, layout_passes, tiling):
+    dtype = np.dtype(dtype)
+    packing = 4 // dtype.itemsize
+    size = packing * _LANES
+
+    def lower(shape, index, access):
+      def body(x, o, ref):
+        access(ref, index())
+
+      return mosaic_ir.mosaic_modules(
+        lambda x: pl.kernel(
+          body,
+          out_type=jax.ShapeDtypeStruct((8,), jnp.int32),
+          mesh=_mesh(),
+          scratch_types=[pltpu.VMEM(shape, dtype)],
+          compiler_params=pltpu.CompilerParams(
+            needs_layout_passes=layout_passes, use_tc_tiling_on_sc=tiling
+          ),
+        )(x),
+        jax.ShapeDtypeStruct((8,), jnp.int32),
+      )
+
+    def multiple(k):
+      return pl.multiple_of(jax.lax.axis_index("s") * k, k)
+
+    # Shape, index, and with which tiling it is whole words.
+    regions = (
+      ((size,), lambda: slice(None), (False,)),
+      ((512,), lambda: pl.ds(packing, size), (False,)),
+      ((512,), lambda: pl.ds(multiple(packing), size), (False,)),
+      ((512,), lambda: pl.ds(1, size), ()),
+      ((512,), lambda: pl.ds(jax.lax.axis_index("s"), size), ()),
+      ((512,), lambda: pl.ds(0, size // 2), ()),
+      ((512,), lambda: 3, ()),
+      ((32, 128), lambda: (3, pl.ds(size, size)), (False,)),
+      ((32, 33), lambda: (3, pl.ds(0, size)), ()),
+      (
+        (32, 128),
+        lambda: (pl.ds(packing, packing), pl.ds(_LANES, _LANES)),
+        (None, True),
+      ),
+      ((32, 128), lambda: (pl.ds(1, packing), pl.ds(0, _LANES)), ()),
+    )
+
+    def copy(get, put):
+      return lambda ref, at: put(ref, at, get(ref, at)) is None
+
+    def put(op):
+      return lambda ref, at: op(ref, at, dtype.type(0)) is None
+
+    for shape, index, fits in regions:
+      with self.subTest(f"{shape} {fits}"):
+        ours = copy(jsx.load, jsx.store)
+        if tiling in fits:
+          stock = copy(jax.ref.get, lambda r, i, v: r.__setitem__(i, v))
+          self.assertEqual(
+            lower(shape, index, ours), lower(shape, index, stock)
+          )
+          continue
+        for access in (ours, put(jsx.store), put(jsx.swap)):
+          with self.assertRaisesRegex(
+            NotImplementedError, "(load|store|swap): wanted .* of VMEM"
+          ):
+            lower(shape, index, access)
+
+  @parameterized.product(
+    dtype=("bfloat16", "int8"), tiling=(False, True), passes=(False, True)
+  )
+  def test_packed_vectors_move(self, dtype, tiling, passes):
+    f, [x] = packed_kernel(np.dtype(dtype), tiling, passes)
+    x = cases.values(np.int8, x.shape).astype(x.dtype)
+    got, want = mosaic_ir.evaluate(f, x), x.copy()
+    packing = 4 // x.dtype.itemsize
+    if tiling:
+      here = np.s_[:packing, _LANES : 2 * _LANES]
+      there = np.s_[packing : 2 * packing, :_LANES]
+    else:
+      size = packing * _LANES
+      here, there = np.s_[256 : 256 + size], np.s_[packing : packing + size]
+    want[here], want[there] = x[there], x[here]
+    np.testing.assert_array_equal(
+      got.astype(np.float32), want.astype(np.float32)
+    )
+
+  @parameterized.named_parameters(
+    ("long", (64,), pl.ds(0, 24), "a vector has 8. Set needs_layout"),
+    ("whole", (64,), slice(None), "a vector has 8. Set needs_layout"),
+    ("rows", (8, 128), pl.ds(0, 2), "its vectors have one dimension"),
+  )
+  def test_refuses_what_stock_does_without_masks(self, shape, index, why):
+    def body(x, o, buffer):
+      jsx.load(buffer, index)
+
+    with self.assertRaisesRegex(NotImplementedError, f"^load: wanted.*{why}"):
+      self._run(
+        body,
+        np.zeros(64, np.int32),
+        [pltpu.VMEM(shape, jnp.int32)],
         needs_layout_passes=False,
       )
 
