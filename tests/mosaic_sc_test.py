@@ -35,6 +35,7 @@ from tpu_cells import Dynamic
 
 # Lanes on v5p and v6e; kernels for tpu7x are made with twice as many.
 _LANES = 8
+PACKED = ("int8", "uint8", "int16", "bfloat16")
 _INTS, _FLOATS, _WORDS = (
   np.dtype("int32"),
   np.dtype("float32"),
@@ -48,7 +49,7 @@ def _mesh():
   )
 
 
-def _cells(lanes):
+def sparsecore_cells(lanes):
   """name -> cell; every operation in every form of index, 32-bit."""
   repeats = np.array([3, 1, 3, 2, 3, 1, 0, 1] * (lanes // 8), np.int32)
   apart = (np.arange(lanes, dtype=np.int32) * 7) % 256
@@ -208,6 +209,59 @@ def packed_kernel(dtype, tiling, layout_passes, lanes=_LANES):
   return f, [jax.ShapeDtypeStruct(shape, dtype)]
 
 
+def smem_cells():
+  """name -> cell; every operation on a scalar of SMEM."""
+  cells = [
+    Cell(op, dtype, (8,), (Dynamic(5),), masked, "smem")
+    for dtype in (_INTS, _WORDS, _FLOATS)
+    for op in cases.OPS
+    if op.accepts(dtype)
+    for masked in (False, True)[: 2 if dtype == _INTS else 1]
+  ]
+  return {c.name: c for c in cells}
+
+
+def scalar_kernel(cell):
+  """On the scalar subcore: (x, dynamic, *rest) -> (new x, result)."""
+  has_result = cell.op.name != "store"
+
+  def f(*inputs):
+    def body(*refs):
+      n = len(inputs)
+      sources, (new, result), buffers = refs[:n], refs[n : n + 2], refs[n + 2 :]
+      for source, buffer in zip(sources, buffers, strict=False):
+        pltpu.sync_copy(source, buffer)
+      ref, at, *rest = buffers
+      out = rest.pop()
+      got = tpu_cells.access(cell, ref, [at[0]], rest)
+      out[0] = got if has_result else jnp.zeros((), cell.dtype)
+      pltpu.sync_copy(ref, new)
+      pltpu.sync_copy(out, result)
+
+    return pl.kernel(
+      body,
+      out_type=[jax.ShapeDtypeStruct((8,), cell.dtype)] * 2,
+      mesh=plsc.ScalarSubcoreMesh(axis_name="c", num_cores=1),
+      scratch_types=[
+        *(pltpu.SMEM(a.shape, a.dtype) for a in inputs),
+        pltpu.SMEM((8,), cell.dtype),
+      ],
+      name="k",
+    )(*inputs)
+
+  return f
+
+
+def scalar_kernels():
+  warnings.simplefilter("ignore")
+  out = {}
+  for name, cell in smem_cells().items():
+    _, inputs = _inputs(cell, 8)
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs]
+    out[name] = scalar_kernel(cell), shapes
+  return out
+
+
 def _remote_want():
   want, v = _REMOTE_X.copy(), _REMOTE_X[:_LANES]
   a, want[6] = want[6], 9
@@ -226,6 +280,46 @@ class _Scalar:
     return self.ref[...][k]
 
 
+def vector_smem_kernel(cell):
+  """On the vector subcore: (x, dynamic, *rest) -> (new x, result)."""
+  has_result = cell.op.name != "store"
+
+  def f(*inputs):
+    def body(*refs):
+      n = len(inputs)
+      sources, (new, result) = refs[:n], refs[n : n + 2]
+      buffers, (words, out) = refs[n + 2 : -2], refs[-2:]
+      for source, buffer in zip(sources, buffers, strict=True):
+        pltpu.sync_copy(source, buffer)
+      x, at, *others = (b[...] for b in buffers)
+      for k in range(8):
+        words[k] = x[k]
+      got = tpu_cells.access(cell, words, [at[0]], others)
+      out[...] = jnp.full((8,), got if has_result else 0, cell.dtype)
+      pltpu.sync_copy(out, result)
+      lane = jnp.arange(8, dtype=jnp.int32)
+      x = jnp.zeros((8,), cell.dtype)
+      for k in range(8):
+        x = jnp.where(lane == k, words[k], x)
+      out[...] = x
+      pltpu.sync_copy(out, new)
+
+    return pl.kernel(
+      body,
+      out_type=[jax.ShapeDtypeStruct((8,), cell.dtype)] * 2,
+      mesh=_mesh(),
+      scratch_types=[
+        *(pltpu.VMEM(a.shape, a.dtype) for a in inputs),
+        pltpu.SMEM((8,), cell.dtype),
+        pltpu.VMEM((8,), cell.dtype),
+      ],
+      compiler_params=pltpu.CompilerParams(needs_layout_passes=False),
+      name="k",
+    )(*inputs)
+
+  return f
+
+
 def kernels_8():
   return _kernels(8)
 
@@ -238,7 +332,7 @@ def _kernels(lanes):
   # Stock warns on every copy from VMEM to HBM.
   warnings.simplefilter("ignore")
   out = {}
-  for k, (name, cell) in enumerate(_cells(lanes).items()):
+  for k, (name, cell) in enumerate(sparsecore_cells(lanes).items()):
     if k % 5:
       continue
     _, inputs = _inputs(cell, lanes)
@@ -270,7 +364,7 @@ class MosaicScTest(parameterized.TestCase):
   )
   @pytest.mark.slow
   def test_emitted_module_equals_the_reference(self, dtype, layout_passes):
-    for k, cell in enumerate(_cells(_LANES).values()):
+    for k, cell in enumerate(sparsecore_cells(_LANES).values()):
       # Two thirds of them for each choice of passes, all of them for one.
       if cell.dtype != np.dtype(dtype) or k % 3 == layout_passes:
         continue
@@ -302,6 +396,28 @@ class MosaicScTest(parameterized.TestCase):
       compiler_params=pltpu.CompilerParams(**params),
     )(x)
     return mosaic_ir.evaluate(f, x)
+
+  @parameterized.named_parameters((k, c) for k, c in smem_cells().items())
+  def test_scalar_subcore(self, cell):
+    arguments, inputs = _inputs(cell, 8)
+    new, result = mosaic_ir.evaluate(scalar_kernel(cell), *inputs)
+    tpu_cells.check(cell, arguments, (new, result[:1]))
+
+  @parameterized.named_parameters((k, c) for k, c in smem_cells().items())
+  def test_smem_of_the_vector_subcore(self, cell):
+    arguments, inputs = _inputs(cell, 8)
+    new, result = mosaic_ir.evaluate(vector_smem_kernel(cell), *inputs)
+    tpu_cells.check(cell, arguments, (new, result[:1]))
+
+  @parameterized.parameters("v5p", "v6e", "tpu7x")
+  @pytest.mark.slow
+  def test_scalar_subcore_compiles(self, generation):
+    got = tpu_compile.compile_all(
+      "mosaic_sc_test", "scalar_kernels", generation
+    )
+    self.assertLen(got, len(smem_cells()))
+    failed = {k: c.error[:500] for k, c in got.items() if not c.ok}
+    self.assertEqual(failed, {})
 
   @parameterized.parameters(False, True)
   def test_smem_scalars(self, layout_passes):
@@ -378,7 +494,7 @@ class MosaicScTest(parameterized.TestCase):
       )
 
   @parameterized.product(
-    dtype=("bfloat16", "int16", "int8", "uint8"),
+    dtype=PACKED,
     layout_passes=(False, True),
     tiling=(None, True, False),
   )

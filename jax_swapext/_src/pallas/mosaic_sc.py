@@ -128,6 +128,8 @@ def _is_plain(update: Update) -> bool:
 def _is_stock(region: Region, dtype, update: Update, ctx) -> bool:
   if not _is_plain(update) or region.int_shape or not region.slices:
     return False
+  if dtype == np.dtype(bool):
+    return False
   passes = ctx.lowering_context.needs_layout_passes
   if not passes and region.natural_shape not in sc_core.supported_shapes(dtype):
     return False
