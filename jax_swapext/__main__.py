@@ -29,6 +29,7 @@ import textwrap
 import jax
 import jax_swapext as jsx
 from jax_swapext._src import demo
+from jax_swapext._src import demo_tpu
 
 # Of these only the metadata is read: importing them is slow, and may fail.
 DISTRIBUTIONS = (
@@ -73,6 +74,8 @@ def main() -> int:
               f"FAILED {example.name}: {attempt.call}, {attempt.place}: "
               f"{attempt.status}, {attempt.detail}"
           )
+  for line in demo_tpu.report(text):
+    _say(line)
   _say()
   for failure in failures:
     _say(failure)
