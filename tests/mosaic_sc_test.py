@@ -221,6 +221,25 @@ def smem_cells():
   return {c.name: c for c in cells}
 
 
+def smem_vector_cells():
+  """The same on eight elements of SMEM at once."""
+  repeats = np.array([3, 1, 3, 2, 3, 7, 0, 1], np.int32)
+  cells = [
+    Cell(op, dtype, (8,), (index,), masked, "smem")
+    for dtype in (_INTS, _WORDS, _FLOATS)
+    for op in cases.OPS
+    if op.accepts(dtype)
+    for index, masked in (
+      (Dynamic(0, 8), False),
+      (Dynamic(3, 8), True),
+      (repeats, False),
+      (repeats, True),
+    )[: 4 if dtype == _INTS else 1]
+    if op in (cases.LOAD, cases.SWAP, cases.ADD, cases.CAS) or not masked
+  ]
+  return {c.name: c for c in cells}
+
+
 def scalar_kernel(cell):
   """On the scalar subcore: (x, dynamic, *rest) -> (new x, result)."""
   has_result = cell.op.name != "store"
@@ -292,10 +311,14 @@ def vector_smem_kernel(cell):
       for source, buffer in zip(sources, buffers, strict=True):
         pltpu.sync_copy(source, buffer)
       x, at, *others = (b[...] for b in buffers)
+      dynamic = any(isinstance(i, Dynamic) for i in cell.index)
       for k in range(8):
         words[k] = x[k]
-      got = tpu_cells.access(cell, words, [at[0]], others)
-      out[...] = jnp.full((8,), got if has_result else 0, cell.dtype)
+      got = tpu_cells.access(cell, words, [at[0]] if dynamic else [], others)
+      vector = has_result and got.shape
+      if not vector:
+        got = jnp.full((8,), got if has_result else 0, cell.dtype)
+      out[...] = got
       pltpu.sync_copy(out, result)
       lane = jnp.arange(8, dtype=jnp.int32)
       x = jnp.zeros((8,), cell.dtype)
@@ -338,6 +361,11 @@ def _kernels(lanes):
     _, inputs = _inputs(cell, lanes)
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs]
     out[name] = _kernel(cell, lanes, bool(k % 2)), shapes
+  if lanes == 8:
+    for name, cell in [*smem_vector_cells().items()][::5]:
+      _, inputs = _inputs(cell, lanes)
+      shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs]
+      out[name] = vector_smem_kernel(cell), shapes
   x = jax.ShapeDtypeStruct((64,), jnp.int32)
   for space in ("hbm", "shared"):
     for passes in (False, True):
@@ -403,11 +431,15 @@ class MosaicScTest(parameterized.TestCase):
     new, result = mosaic_ir.evaluate(scalar_kernel(cell), *inputs)
     tpu_cells.check(cell, arguments, (new, result[:1]))
 
-  @parameterized.named_parameters((k, c) for k, c in smem_cells().items())
+  @parameterized.named_parameters(
+    (k, c) for k, c in (smem_cells() | smem_vector_cells()).items()
+  )
   def test_smem_of_the_vector_subcore(self, cell):
     arguments, inputs = _inputs(cell, 8)
     new, result = mosaic_ir.evaluate(vector_smem_kernel(cell), *inputs)
-    tpu_cells.check(cell, arguments, (new, result[:1]))
+    if not cell.region_shape:
+      result = result[:1]
+    tpu_cells.check(cell, arguments, (new, result))
 
   @parameterized.parameters("v5p", "v6e", "tpu7x")
   @pytest.mark.slow

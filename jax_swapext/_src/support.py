@@ -257,15 +257,13 @@ def _sparsecore() -> list[Row]:
       *_tpu(vector, remote, _PLAIN, ("bool", *_PACKED), forms, False,
             "its streams move neighbouring words; Copy the block to VMEM with"
             " pltpu.sync_copy"),
-      *(row for place in (vector, scalar)
-        for row in _tpu(place, "SMEM", REF_OPERATIONS, _WORDS, ("integers",),
-                        True,
-                        "scalars, by the scalar unit; nobody else writes"
-                        " there")),
-      *(row for place, refused in ((vector, forms[1:]), (scalar, forms[1:-1]))
-        for row in _tpu(place, "SMEM", REF_OPERATIONS, _WORDS, refused, False,
-                        "SMEM holds scalars there; Access one element at a"
-                        " time")),
+      *_tpu(vector, "SMEM", REF_OPERATIONS, _WORDS, forms, True,
+            "by the scalar unit, one element after the other, 32 at most;"
+            " nobody else writes there"),
+      *_tpu(scalar, "SMEM", REF_OPERATIONS, _WORDS, ("integers",), True,
+            "scalars, by the scalar unit; nobody else writes there"),
+      *_tpu(scalar, "SMEM", REF_OPERATIONS, _WORDS, ("slices", "pl.ds"), False,
+            "SMEM holds scalars there; Access one element at a time"),
       *_tpu(scalar, remote, _PLAIN, _WORDS, forms[:-1], False,
             "its transfers move blocks of 32 bytes between HBM and SMEM; Copy"
             " the block with pltpu.sync_copy"),

@@ -21,6 +21,7 @@ touch nothing else; scalars in SMEM by the scalar unit.
 from __future__ import annotations
 
 import jax
+from jax import lax
 from jax._src.pallas.mosaic import core as tpu_core
 from jax._src.pallas.mosaic import lowering
 from jax._src.pallas.mosaic import sc_core
@@ -46,6 +47,8 @@ Update = tpu_region.Update
 
 _VECTOR = tpu_core.CoreType.SC_VECTOR_SUBCORE
 _SCALAR = tpu_core.CoreType.SC_SCALAR_SUBCORE
+# Elements of one access to SMEM; each takes some instructions.
+_MOST_SCALARS = 32
 
 
 def _lower(prim, ctx, ref, *leaves, tree, **params):
@@ -211,12 +214,24 @@ def _lower_smem(
 ):
   del avals
   ref_aval = ctx.avals_in[0]
-  if region is None or region.natural_shape:
+  vector = ctx.lowering_context.kernel_type == _VECTOR
+  shape = () if region is None else region.natural_shape
+  lanes = sc_core.get_sparse_core_info().num_lanes
+  if region is None or len(shape) > vector or shape > (_MOST_SCALARS,):
     raise sc_indexed.refuse(
       update,
       "an array in SMEM",
       "SMEM holds scalars there and no DMA connects it with VMEM",
       "Access one element at a time.",
+    )
+  if shape not in ((), (lanes,)) and (
+    not ctx.lowering_context.needs_layout_passes
+  ):
+    raise sc_indexed.refuse(
+      update,
+      f"{shape} elements at once",
+      f"without layout passes a vector has {lanes}",
+      "Set needs_layout_passes=True in the compiler parameters.",
     )
   boolean = ref_aval.dtype == np.dtype(bool)
   if boolean:
@@ -237,21 +252,62 @@ def _lower_smem(
       )
     update = tpu_lowering.update_of(prim, access, params)
     region = tpu_region.region_of(update.name, words, access.transforms)
-    trimmed = tpu_region.trim(region, update)
-    if trimmed is None:
-      zero = jnp.zeros((), words.dtype)
-      old = update.masked(zero) if update.need_old else None
-    else:
-      view = ref
-      if region.prefix:
-        view = compat.TransformedRef(ref, region.prefix)
-      old = tpu_copies.access_scalar(view, region, update)
+    view = ref
+    if region.prefix:
+      view = compat.TransformedRef(ref, region.prefix)
+    access_smem = _smem_vector if region.natural_shape else _smem_scalar
+    old = access_smem(view, region, words.dtype, update)
     if old is None:
       return None
     return old != 0 if boolean else old
 
   del access
   return tpu_lowering.lower_decomposed(ctx, ref, leaves, run)
+
+
+def _smem_scalar(view, region: Region, dtype, update: Update):
+  if tpu_region.trim(region, update) is None:
+    return update.masked(jnp.zeros((), dtype)) if update.need_old else None
+  return tpu_copies.access_scalar(view, region, update)
+
+
+def _smem_vector(view, region: Region, dtype, update: Update):
+  """One element after the other, as nothing else reaches them."""
+  if update.name == "swap" and region.int_shape:
+    # With repeated positions, all old values are those before the swap.
+    reading = update.replace(name="load", op=None, operands=())
+    old = _smem_vector(view, region, dtype, reading)
+    writing = update.replace(name="store", need_old=False)
+    _smem_vector(view, region, dtype, writing)
+    return old
+  [n] = region.natural_shape
+  lane = lax.iota(np.int32, n)
+  mask = update.mask
+  if mask is not None:
+    # Lanes of predicates cannot be taken out; those of words can.
+    mask = jnp.where(mask, jnp.full((n,), 1), jnp.full((n,), 0))
+  out = jnp.zeros((n,), dtype)
+  for k in reversed(range(n)) if update.reverse else range(n):
+    indices = [
+      i.start + k * i.stride
+      if isinstance(i, Slice)
+      else i[k]
+      if tpu_region.is_array_index(i)
+      else i
+      for i in region.indices
+    ]
+    old = _smem_scalar(
+      view,
+      region.with_indices(indices),
+      dtype,
+      update.replace(
+        operands=tuple(x[k] for x in update.operands),
+        mask=None if mask is None else mask[k] != 0,
+      ),
+    )
+    if old is not None:
+      out = jnp.where(lane == k, old, out)
+  return out if update.need_old else None
 
 
 # ## HBM and shared VMEM, through a copy in the subcore's own
