@@ -258,8 +258,8 @@ def _sparsecore() -> list[Row]:
             "its streams move neighbouring words; Copy the block to VMEM with"
             " pltpu.sync_copy"),
       *_tpu(vector, "SMEM", REF_OPERATIONS, _WORDS, forms, True,
-            "by the scalar unit, one element after the other, 32 at most;"
-            " nobody else writes there"),
+            "by the scalar unit, one vector's elements one after the"
+            " other; nobody else writes there"),
       *_tpu(scalar, "SMEM", REF_OPERATIONS, _WORDS, ("integers",), True,
             "scalars, by the scalar unit; nobody else writes there"),
       *_tpu(scalar, "SMEM", REF_OPERATIONS, _WORDS, ("slices", "pl.ds"), False,

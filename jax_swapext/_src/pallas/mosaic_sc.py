@@ -47,8 +47,6 @@ Update = tpu_region.Update
 
 _VECTOR = tpu_core.CoreType.SC_VECTOR_SUBCORE
 _SCALAR = tpu_core.CoreType.SC_SCALAR_SUBCORE
-# Elements of one access to SMEM; each takes some instructions.
-_MOST_SCALARS = 32
 
 
 def _lower(prim, ctx, ref, *leaves, tree, **params):
@@ -217,21 +215,19 @@ def _lower_smem(
   vector = ctx.lowering_context.kernel_type == _VECTOR
   shape = () if region is None else region.natural_shape
   lanes = sc_core.get_sparse_core_info().num_lanes
-  if region is None or len(shape) > vector or shape > (_MOST_SCALARS,):
+  if region is None or len(shape) > vector:
     raise sc_indexed.refuse(
       update,
       "an array in SMEM",
       "SMEM holds scalars there and no DMA connects it with VMEM",
       "Access one element at a time.",
     )
-  if shape not in ((), (lanes,)) and (
-    not ctx.lowering_context.needs_layout_passes
-  ):
+  if shape not in ((), (lanes,)):
     raise sc_indexed.refuse(
       update,
-      f"{shape} elements at once",
-      f"without layout passes a vector has {lanes}",
-      "Set needs_layout_passes=True in the compiler parameters.",
+      f"{shape} elements of SMEM at once",
+      f"a vector has {lanes}",
+      "Mask a whole vector, or access one element at a time.",
     )
   boolean = ref_aval.dtype == np.dtype(bool)
   if boolean:
