@@ -31,6 +31,7 @@ import jax
 import jax_swapext as jsx
 from jax_swapext._src import demo
 from jax_swapext._src import demo_gpu
+from jax_swapext._src import demo_tpu
 
 # Of these only the metadata is read: importing them is slow, and may fail.
 DISTRIBUTIONS = (
@@ -78,6 +79,8 @@ def main() -> int:
               f"{attempt.status}, {attempt.detail}"
           )
   failures += _say_warp_store()
+  for line in demo_tpu.report(text):
+    _say(line)
   _say()
   for failure in failures:
     _say(failure)

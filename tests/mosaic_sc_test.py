@@ -35,6 +35,7 @@ from tpu_cells import Dynamic
 
 # Lanes on v5p and v6e; kernels for tpu7x are made with twice as many.
 _LANES = 8
+PACKED = ("int8", "uint8", "int16", "bfloat16")
 _INTS, _FLOATS, _WORDS = (
   np.dtype("int32"),
   np.dtype("float32"),
@@ -48,7 +49,7 @@ def _mesh():
   )
 
 
-def _cells(lanes):
+def sparsecore_cells(lanes):
   """name -> cell; every operation in every form of index, 32-bit."""
   repeats = np.array([3, 1, 3, 2, 3, 1, 0, 1] * (lanes // 8), np.int32)
   apart = (np.arange(lanes, dtype=np.int32) * 7) % 256
@@ -176,6 +177,110 @@ def remote_kernel(space, layout_passes, lanes=_LANES):
   return f
 
 
+def packed_kernel(dtype, tiling, layout_passes, lanes=_LANES):
+  """Exchanges two vectors of a Ref of 8- or 16-bit elements."""
+  packing = 4 // np.dtype(dtype).itemsize
+  if tiling:
+    shape = (8 * packing, 128)
+    there = pl.ds(packing, packing), pl.ds(0, lanes)
+    here = pl.ds(0, packing), pl.ds(lanes, lanes)
+  else:
+    shape, size = (512,), lanes * packing
+    there, here = pl.ds(packing, size), pl.ds(256, size)
+
+  def f(x):
+    def body(x, o, ref):
+      pltpu.sync_copy(x, ref)
+      old = jsx.swap(ref, there, jsx.load(ref, here))
+      jsx.store(ref, here, old)
+      pltpu.sync_copy(ref, o)
+
+    return pl.kernel(
+      body,
+      out_type=jax.ShapeDtypeStruct(shape, dtype),
+      mesh=_mesh(),
+      scratch_types=[pltpu.VMEM(shape, dtype)],
+      compiler_params=pltpu.CompilerParams(
+        needs_layout_passes=layout_passes, use_tc_tiling_on_sc=tiling
+      ),
+      name="k",
+    )(x)
+
+  return f, [jax.ShapeDtypeStruct(shape, dtype)]
+
+
+def smem_cells():
+  """name -> cell; every operation on a scalar of SMEM."""
+  cells = [
+    Cell(op, dtype, (8,), (Dynamic(5),), masked, "smem")
+    for dtype in (_INTS, _WORDS, _FLOATS)
+    for op in cases.OPS
+    if op.accepts(dtype)
+    for masked in (False, True)[: 2 if dtype == _INTS else 1]
+  ]
+  return {c.name: c for c in cells}
+
+
+def smem_vector_cells():
+  """The same on eight elements of SMEM at once."""
+  repeats = np.array([3, 1, 3, 2, 3, 7, 0, 1], np.int32)
+  cells = [
+    Cell(op, dtype, (8,), (index,), masked, "smem")
+    for dtype in (_INTS, _WORDS, _FLOATS)
+    for op in cases.OPS
+    if op.accepts(dtype)
+    for index, masked in (
+      (Dynamic(0, 8), False),
+      (Dynamic(3, 8), True),
+      (repeats, False),
+      (repeats, True),
+    )[: 4 if dtype == _INTS else 1]
+    if op in (cases.LOAD, cases.SWAP, cases.ADD, cases.CAS) or not masked
+  ]
+  return {c.name: c for c in cells}
+
+
+def scalar_kernel(cell):
+  """On the scalar subcore: (x, dynamic, *rest) -> (new x, result)."""
+  has_result = cell.op.name != "store"
+
+  def f(*inputs):
+    def body(*refs):
+      n = len(inputs)
+      sources, (new, result), buffers = refs[:n], refs[n : n + 2], refs[n + 2 :]
+      for source, buffer in zip(sources, buffers, strict=False):
+        pltpu.sync_copy(source, buffer)
+      ref, at, *rest = buffers
+      out = rest.pop()
+      got = tpu_cells.access(cell, ref, [at[0]], rest)
+      out[0] = got if has_result else jnp.zeros((), cell.dtype)
+      pltpu.sync_copy(ref, new)
+      pltpu.sync_copy(out, result)
+
+    return pl.kernel(
+      body,
+      out_type=[jax.ShapeDtypeStruct((8,), cell.dtype)] * 2,
+      mesh=plsc.ScalarSubcoreMesh(axis_name="c", num_cores=1),
+      scratch_types=[
+        *(pltpu.SMEM(a.shape, a.dtype) for a in inputs),
+        pltpu.SMEM((8,), cell.dtype),
+      ],
+      name="k",
+    )(*inputs)
+
+  return f
+
+
+def scalar_kernels():
+  warnings.simplefilter("ignore")
+  out = {}
+  for name, cell in smem_cells().items():
+    _, inputs = _inputs(cell, 8)
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs]
+    out[name] = scalar_kernel(cell), shapes
+  return out
+
+
 def _remote_want():
   want, v = _REMOTE_X.copy(), _REMOTE_X[:_LANES]
   a, want[6] = want[6], 9
@@ -194,6 +299,50 @@ class _Scalar:
     return self.ref[...][k]
 
 
+def vector_smem_kernel(cell):
+  """On the vector subcore: (x, dynamic, *rest) -> (new x, result)."""
+  has_result = cell.op.name != "store"
+
+  def f(*inputs):
+    def body(*refs):
+      n = len(inputs)
+      sources, (new, result) = refs[:n], refs[n : n + 2]
+      buffers, (words, out) = refs[n + 2 : -2], refs[-2:]
+      for source, buffer in zip(sources, buffers, strict=True):
+        pltpu.sync_copy(source, buffer)
+      x, at, *others = (b[...] for b in buffers)
+      dynamic = any(isinstance(i, Dynamic) for i in cell.index)
+      for k in range(8):
+        words[k] = x[k]
+      got = tpu_cells.access(cell, words, [at[0]] if dynamic else [], others)
+      vector = has_result and got.shape
+      if not vector:
+        got = jnp.full((8,), got if has_result else 0, cell.dtype)
+      out[...] = got
+      pltpu.sync_copy(out, result)
+      lane = jnp.arange(8, dtype=jnp.int32)
+      x = jnp.zeros((8,), cell.dtype)
+      for k in range(8):
+        x = jnp.where(lane == k, words[k], x)
+      out[...] = x
+      pltpu.sync_copy(out, new)
+
+    return pl.kernel(
+      body,
+      out_type=[jax.ShapeDtypeStruct((8,), cell.dtype)] * 2,
+      mesh=_mesh(),
+      scratch_types=[
+        *(pltpu.VMEM(a.shape, a.dtype) for a in inputs),
+        pltpu.SMEM((8,), cell.dtype),
+        pltpu.VMEM((8,), cell.dtype),
+      ],
+      compiler_params=pltpu.CompilerParams(needs_layout_passes=False),
+      name="k",
+    )(*inputs)
+
+  return f
+
+
 def kernels_8():
   return _kernels(8)
 
@@ -206,16 +355,26 @@ def _kernels(lanes):
   # Stock warns on every copy from VMEM to HBM.
   warnings.simplefilter("ignore")
   out = {}
-  for k, (name, cell) in enumerate(_cells(lanes).items()):
+  for k, (name, cell) in enumerate(sparsecore_cells(lanes).items()):
     if k % 5:
       continue
     _, inputs = _inputs(cell, lanes)
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs]
     out[name] = _kernel(cell, lanes, bool(k % 2)), shapes
+  if lanes == 8:
+    for name, cell in [*smem_vector_cells().items()][::5]:
+      _, inputs = _inputs(cell, lanes)
+      shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs]
+      out[name] = vector_smem_kernel(cell), shapes
   x = jax.ShapeDtypeStruct((64,), jnp.int32)
   for space in ("hbm", "shared"):
     for passes in (False, True):
       out[f"{space}_{passes}"] = remote_kernel(space, passes, lanes), [x]
+  for dtype in (jnp.bfloat16, jnp.int8):
+    for tiling in (False, True):
+      name = f"{np.dtype(dtype).name}_{'tiled' if tiling else 'linear'}"
+      for passes in (False, True):
+        out[f"{name}_{passes}"] = packed_kernel(dtype, tiling, passes, lanes)
   return out
 
 
@@ -233,7 +392,7 @@ class MosaicScTest(parameterized.TestCase):
   )
   @pytest.mark.slow
   def test_emitted_module_equals_the_reference(self, dtype, layout_passes):
-    for k, cell in enumerate(_cells(_LANES).values()):
+    for k, cell in enumerate(sparsecore_cells(_LANES).values()):
       # Two thirds of them for each choice of passes, all of them for one.
       if cell.dtype != np.dtype(dtype) or k % 3 == layout_passes:
         continue
@@ -265,6 +424,32 @@ class MosaicScTest(parameterized.TestCase):
       compiler_params=pltpu.CompilerParams(**params),
     )(x)
     return mosaic_ir.evaluate(f, x)
+
+  @parameterized.named_parameters((k, c) for k, c in smem_cells().items())
+  def test_scalar_subcore(self, cell):
+    arguments, inputs = _inputs(cell, 8)
+    new, result = mosaic_ir.evaluate(scalar_kernel(cell), *inputs)
+    tpu_cells.check(cell, arguments, (new, result[:1]))
+
+  @parameterized.named_parameters(
+    (k, c) for k, c in (smem_cells() | smem_vector_cells()).items()
+  )
+  def test_smem_of_the_vector_subcore(self, cell):
+    arguments, inputs = _inputs(cell, 8)
+    new, result = mosaic_ir.evaluate(vector_smem_kernel(cell), *inputs)
+    if not cell.region_shape:
+      result = result[:1]
+    tpu_cells.check(cell, arguments, (new, result))
+
+  @parameterized.parameters("v5p", "v6e", "tpu7x")
+  @pytest.mark.slow
+  def test_scalar_subcore_compiles(self, generation):
+    got = tpu_compile.compile_all(
+      "mosaic_sc_test", "scalar_kernels", generation
+    )
+    self.assertLen(got, len(smem_cells()))
+    failed = {k: c.error[:500] for k, c in got.items() if not c.ok}
+    self.assertEqual(failed, {})
 
   @parameterized.parameters(False, True)
   def test_smem_scalars(self, layout_passes):
@@ -337,6 +522,112 @@ class MosaicScTest(parameterized.TestCase):
         body,
         np.zeros(64, np.int32),
         [pltpu.VMEM((64,), dtype)],
+        needs_layout_passes=False,
+      )
+
+  @parameterized.product(
+    dtype=PACKED,
+    layout_passes=(False, True),
+    tiling=(None, True, False),
+  )
+  def test_packed_vectors(self, dtype, layout_passes, tiling):
+    dtype = np.dtype(dtype)
+    packing = 4 // dtype.itemsize
+    size = packing * _LANES
+
+    def lower(shape, index, access):
+      def body(x, o, ref):
+        access(ref, index())
+
+      return mosaic_ir.mosaic_modules(
+        lambda x: pl.kernel(
+          body,
+          out_type=jax.ShapeDtypeStruct((8,), jnp.int32),
+          mesh=_mesh(),
+          scratch_types=[pltpu.VMEM(shape, dtype)],
+          compiler_params=pltpu.CompilerParams(
+            needs_layout_passes=layout_passes, use_tc_tiling_on_sc=tiling
+          ),
+        )(x),
+        jax.ShapeDtypeStruct((8,), jnp.int32),
+      )
+
+    def multiple(k):
+      return pl.multiple_of(jax.lax.axis_index("s") * k, k)
+
+    # Shape, index, and with which tiling it is whole words.
+    regions = (
+      ((size,), lambda: slice(None), (False,)),
+      ((512,), lambda: pl.ds(packing, size), (False,)),
+      ((512,), lambda: pl.ds(multiple(packing), size), (False,)),
+      ((512,), lambda: pl.ds(1, size), ()),
+      ((512,), lambda: pl.ds(jax.lax.axis_index("s"), size), ()),
+      ((512,), lambda: pl.ds(0, size // 2), ()),
+      ((512,), lambda: 3, ()),
+      ((32, 128), lambda: (3, pl.ds(size, size)), (False,)),
+      ((32, 33), lambda: (3, pl.ds(0, size)), ()),
+      (
+        (32, 128),
+        lambda: (pl.ds(packing, packing), pl.ds(_LANES, _LANES)),
+        (None, True),
+      ),
+      ((32, 128), lambda: (pl.ds(1, packing), pl.ds(0, _LANES)), ()),
+    )
+
+    def copy(get, put):
+      return lambda ref, at: put(ref, at, get(ref, at)) is None
+
+    def put(op):
+      return lambda ref, at: op(ref, at, dtype.type(0)) is None
+
+    for shape, index, fits in regions:
+      with self.subTest(f"{shape} {fits}"):
+        ours = copy(jsx.load, jsx.store)
+        if tiling in fits:
+          stock = copy(jax.ref.get, lambda r, i, v: r.__setitem__(i, v))
+          self.assertEqual(
+            lower(shape, index, ours), lower(shape, index, stock)
+          )
+          continue
+        for access in (ours, put(jsx.store), put(jsx.swap)):
+          with self.assertRaisesRegex(
+            NotImplementedError, "(load|store|swap): wanted .* of VMEM"
+          ):
+            lower(shape, index, access)
+
+  @parameterized.product(
+    dtype=("bfloat16", "int8"), tiling=(False, True), passes=(False, True)
+  )
+  def test_packed_vectors_move(self, dtype, tiling, passes):
+    f, [x] = packed_kernel(np.dtype(dtype), tiling, passes)
+    x = cases.values(np.int8, x.shape).astype(x.dtype)
+    got, want = mosaic_ir.evaluate(f, x), x.copy()
+    packing = 4 // x.dtype.itemsize
+    if tiling:
+      here = np.s_[:packing, _LANES : 2 * _LANES]
+      there = np.s_[packing : 2 * packing, :_LANES]
+    else:
+      size = packing * _LANES
+      here, there = np.s_[256 : 256 + size], np.s_[packing : packing + size]
+    want[here], want[there] = x[there], x[here]
+    np.testing.assert_array_equal(
+      got.astype(np.float32), want.astype(np.float32)
+    )
+
+  @parameterized.named_parameters(
+    ("long", (64,), pl.ds(0, 24), "a vector has 8. Set needs_layout"),
+    ("whole", (64,), slice(None), "a vector has 8. Set needs_layout"),
+    ("rows", (8, 128), pl.ds(0, 2), "its vectors have one dimension"),
+  )
+  def test_refuses_what_stock_does_without_masks(self, shape, index, why):
+    def body(x, o, buffer):
+      jsx.load(buffer, index)
+
+    with self.assertRaisesRegex(NotImplementedError, f"^load: wanted.*{why}"):
+      self._run(
+        body,
+        np.zeros(64, np.int32),
+        [pltpu.VMEM(shape, jnp.int32)],
         needs_layout_passes=False,
       )
 

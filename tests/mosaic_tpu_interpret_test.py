@@ -25,10 +25,7 @@ import numpy as np
 import pytest
 import tpu_cells
 
-_CELLS = {
-  group: cells[:: max(1, len(cells) // 8)]
-  for group, cells in tpu_cells.tensorcore_cells().items()
-}
+_CELLS = tpu_cells.interpreted_cells()
 
 
 class MosaicTpuInterpretTest(parameterized.TestCase):

@@ -494,7 +494,34 @@ def tensorcore_cells(thin: int = 3) -> dict[str, list[Cell]]:
   ]
   for group in ("corner", "box", "strided", "gather", "smem", "hbm"):
     groups[group] = groups[group][::thin]
+  # One of every operation and dtype, whatever is left of the tables.
+  groups["each in smem"] = [
+    Cell(op, dtype, (8,), (_D(5),), False, "smem")
+    for dtype in TC_DTYPES
+    for op in _ops(dtype)
+  ]
+  groups["each in hbm"] = [
+    Cell(op, dtype, (64, 256), (_D(7), _D(130)), False, "hbm")
+    for dtype in TC_DTYPES
+    for op in (cases.LOAD, cases.STORE, cases.SWAP)
+  ]
   return groups
+
+
+def interpreted_cells() -> dict[str, list[Cell]]:
+  """What TPU interpret mode runs: a sample, and each operation and dtype."""
+  groups = tensorcore_cells()
+  sample = {
+    group: cells[:: max(1, len(cells) // 8)] for group, cells in groups.items()
+  }
+  sample["each in vmem"] = [
+    Cell(op, dtype, (64, 128), (_D(37), _D(99)))
+    for dtype in TC_DTYPES
+    for op in _ops(dtype)
+  ]
+  for group in ("each in smem", "each in hbm"):
+    sample[group] = groups[group]
+  return sample
 
 
 def kernels_of(cells: list[Cell], name: str = "k") -> dict[str, Any]:

@@ -241,22 +241,23 @@ _ROWS = {
 }
 
 
-# ## SparseCore: bodies take VMEM, SMEM and the output's buffer.
+# ## SparseCore: bodies take VMEM, SMEM and the output's buffer; those of
+# `_REMOTE` also the output in HBM and shared VMEM.
 
 
-def _sparse(body):
+def _sparse(body, remote=False):
   def f(x):
     mesh = plsc.VectorSubcoreMesh(
       core_axis_name="c", subcore_axis_name="s", num_cores=1, num_subcores=1
     )
 
-    def whole(x, o, table, scalars, out):
+    def whole(x, o, table, scalars, out, shared):
       pltpu.sync_copy(x, table)
       v = table[0, pl.ds(0, 8)]
       for k in range(4):
         scalars[k] = v[k]
       out[...] = v
-      body(table, scalars, out)
+      body(table, scalars, out, *((o, shared) if remote else ()))
       pltpu.sync_copy(out, o)
 
     return pl.kernel(
@@ -265,8 +266,9 @@ def _sparse(body):
       mesh=mesh,
       scratch_types=[
         pltpu.VMEM((32, 128), jnp.int32),
-        pltpu.SMEM((4,), jnp.int32),
+        pltpu.SMEM((8,), jnp.int32),
         pltpu.VMEM((8,), jnp.int32),
+        pltpu.VMEM_SHARED((8,), jnp.int32),
       ],
       compiler_params=pltpu.CompilerParams(needs_layout_passes=True),
       name="k",
@@ -323,6 +325,15 @@ _SPARSE = {
     lambda t, s, o: _splat(o, jsx.load(t, (3, 5))),
     lambda x: np.full(8, x[3, 5]),
   ),
+  "array_swap_in_smem": (
+    "Swap only supports scalars in SMEM",
+    lambda t, s, o: jax.ref.swap(s, _LANE, t[1, _LANE]) is None,
+    lambda t, s, o: (
+      (jsx.store(s, _LANE, t[1, _LANE]), jsx.store(o, _LANE, jsx.load(s)))
+      and None
+    ),
+    lambda x: x[1, :8],
+  ),
   "strides": (
     "Swap only supports slices with stride 1",
     lambda t, s, o: o.__setitem__(
@@ -342,6 +353,34 @@ _SPARSE = {
 }
 
 
+_REMOTE = {
+  "store_to_hbm": (
+    "Swap does not support storing to .*HBM",
+    lambda t, s, o, hbm, shared: hbm.__setitem__(_LANE, t[1, _LANE]),
+    lambda t, s, o, hbm, shared: (
+      (
+        jsx.store(hbm, _LANE, t[1, _LANE]),
+        o.__setitem__(..., jsx.load(hbm, _LANE)),
+      )
+      and None
+    ),
+    lambda x: x[1, :8],
+  ),
+  "store_to_shared_memory": (
+    "Swap does not support storing to .*VMEM_SHARED",
+    lambda t, s, o, hbm, shared: shared.__setitem__(_LANE, t[1, _LANE]),
+    lambda t, s, o, hbm, shared: (
+      (
+        jsx.store(shared, _LANE, t[1, _LANE]),
+        o.__setitem__(..., jsx.load(shared, _LANE)),
+      )
+      and None
+    ),
+    lambda x: x[1, :8],
+  ),
+}
+
+
 def ours():
   warnings.simplefilter("ignore")  # Stock warns of copies from VMEM to HBM.
   out = {}
@@ -355,7 +394,8 @@ def ours_sparse():
   warnings.simplefilter("ignore")
   x = jax.ShapeDtypeStruct((32, 128), jnp.int32)
   return {
-    name: (_sparse(ours), [x]) for name, (_, _, ours, _) in _SPARSE.items()
+    name: (_sparse(ours, name in _REMOTE), [x])
+    for name, (_, _, ours, _) in (_SPARSE | _REMOTE).items()
   }
 
 
@@ -404,13 +444,14 @@ class TpuStockErrorsTest(parameterized.TestCase):
       got.astype(np.float32), np.asarray(row.want(x)).astype(np.float32)
     )
 
-  @parameterized.parameters(*_SPARSE)
+  @parameterized.parameters(*_SPARSE, *_REMOTE)
   def test_sparsecore(self, name):
-    error, stock, ours, want = _SPARSE[name]
+    error, stock, ours, want = (_SPARSE | _REMOTE)[name]
+    remote = name in _REMOTE
     x = cases.values(np.int8, (32, 128)).astype(np.int32)
     with self.assertRaisesRegex(NotImplementedError, error):
-      mosaic_ir.lower(_sparse(stock), x)
-    got = mosaic_ir.evaluate(_sparse(ours), x)
+      mosaic_ir.lower(_sparse(stock, remote), x)
+    got = mosaic_ir.evaluate(_sparse(ours, remote), x)
     np.testing.assert_array_equal(got, want(x))
 
   @parameterized.parameters(*tpu_compile.GENERATIONS)

@@ -342,6 +342,133 @@ def _pallas_triton() -> list[Row]:
   ]
 
 
+# ## TPU kernels
+
+_NARROW_INTEGERS = tuple(
+    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32)
+)
+_TENSORCORE = ("bool", *_NARROW_INTEGERS, "bfloat16", "float32", *FLOAT8)
+_WORDS = ("int32", "uint32", "float32")
+_PACKED = ("int8", "uint8", "int16", "bfloat16")
+_PLAIN = ("load", "store", "swap")
+_ATOMICS = tuple(o for o in REF_OPERATIONS if o.startswith("atomic_"))
+
+
+def _meaningful(operations, dtypes):
+  """Pairs of operations and dtypes: those on which an operation is defined."""
+  floats = (*FLOATS, *FLOAT8)
+  for wanted, excluded in (
+      (MOVES, ()),
+      (("atomic_add",), ("bool", *FLOAT8)),
+      (COMPARES, FLOAT8),
+      (BITWISE, floats),
+  ):
+    left = tuple(d for d in dtypes if d not in excluded)
+    these = tuple(o for o in operations if o in wanted)
+    if left and these:
+      yield these, left
+
+
+def _tpu(place, memory, operations, dtypes, indices, supported, note):
+  return [
+      Row(these, place, memory, left, indices, supported, note)
+      for these, left in _meaningful(operations, dtypes)
+  ]
+
+
+def _tensorcore() -> list[Row]:
+  place, half = "TPU TensorCore", (
+      "has no float16 vectors; Use bfloat16 or float32, or view the Ref as"
+      " int16 with ref.bitcast(jnp.int16)"
+  )
+  return [
+      *_tpu(place, "VMEM", REF_OPERATIONS, _TENSORCORE, INDICES, True,
+            "as stock where stock can; a 32-bit element by a masked store of"
+            " its row; else one window of tiles is read and rewritten, (8, 128)"
+            " elements or 16 or 32 rows of narrower ones: the caller must own"
+            " it; integer arrays in row-major order, one row or element after"
+            " the other"),
+      *_tpu(place, "SMEM", REF_OPERATIONS, _TENSORCORE, INDICES[:-1], True,
+            "scalars by the scalar unit; arrays of up to 16 elements one after"
+            " the other, longer ones through a copy in VMEM: the caller must"
+            " own the Ref"),
+      *_tpu(place, "HBM", _PLAIN, _TENSORCORE, INDICES, True,
+            "a window of tiles is copied to VMEM or SMEM and back, and the"
+            " kernel waits: the caller must own it"),
+      *_tpu(place, "HBM", _ATOMICS, _TENSORCORE, INDICES, False,
+            "the DMA engine has none; Update a VMEM or SMEM block, or use"
+            " fetch_* outside the kernel"),
+      *(row for memory in ("VMEM", "SMEM", "HBM")
+        for row in _tpu(place, memory, REF_OPERATIONS, ("float16",), INDICES,
+                        False, half)),
+  ]
+
+
+def _sparsecore() -> list[Row]:
+  vector = "TPU SparseCore, vector subcore"
+  scalar = "TPU SparseCore, scalar subcore"
+  # Shapes of vectors are the hardware's; views of two dimensions are not.
+  forms = ("integers", "slices", "pl.ds", "integer arrays")
+  elements = ("integers", "integer arrays")
+  remote = "HBM or VMEM_SHARED"
+  return [
+      *_tpu(vector, "VMEM", REF_OPERATIONS, _WORDS, forms, True,
+            "indexed loads and stores of one vector, lanes under the mask and"
+            " nothing else; atomics with integer arrays go lane after lane;"
+            " lengths other than the lane count need needs_layout_passes=True"),
+      *_tpu(vector, "VMEM", _PLAIN, _PACKED, ("slices", "pl.ds"), True,
+            "whole words, without a mask: under TensorCore tiling blocks of"
+            " rows that share words, else vectors that start with a word"),
+      *_tpu(vector, "VMEM", _PLAIN, _PACKED, elements, False,
+            "under TensorCore tiling neighbouring elements lie 128 words apart;"
+            " or use a 32-bit Ref"),
+      *_tpu(vector, "VMEM", _ATOMICS, _PACKED, forms, False,
+            "its indexed loads and stores take 32-bit elements; Keep them in a"
+            " 32-bit Ref"),
+      *_tpu(vector, "VMEM", REF_OPERATIONS, ("bool",), forms, False,
+            "its indexed loads and stores take 32-bit elements; Keep them in a"
+            " 32-bit Ref"),
+      *_tpu(vector, remote, _PLAIN, ("int32",), ("integers", "slices", "pl.ds"),
+            True,
+            "neighbouring words of a Ref of one dimension, by a stream through"
+            " VMEM and back where masked: the caller must own them"),
+      *_tpu(vector, remote, _ATOMICS, _WORDS, forms, False,
+            "are not atomic against the other subcores; use fetch_* outside"
+            " the kernel"),
+      *_tpu(vector, remote, _PLAIN, ("bool", *_PACKED), forms, False,
+            "its streams move neighbouring words; Copy the block to VMEM with"
+            " pltpu.sync_copy"),
+      *_tpu(vector, "SMEM", REF_OPERATIONS, _WORDS, forms, True,
+            "by the scalar unit, one vector's elements one after the"
+            " other; nobody else writes there"),
+      *_tpu(scalar, "SMEM", REF_OPERATIONS, _WORDS, ("integers",), True,
+            "scalars, by the scalar unit; nobody else writes there"),
+      *_tpu(scalar, "SMEM", REF_OPERATIONS, _WORDS, ("slices", "pl.ds"), False,
+            "SMEM holds scalars there; Access one element at a time"),
+      *_tpu(scalar, remote, _PLAIN, _WORDS, forms[:-1], False,
+            "its transfers move blocks of 32 bytes between HBM and SMEM; Copy"
+            " the block with pltpu.sync_copy"),
+      *_tpu(scalar, remote, _ATOMICS, _WORDS, forms[:-1], False,
+            "are not atomic against the other subcores; use fetch_* outside"
+            " the kernel"),
+  ]
+
+
+def _tpu_interpreter() -> list[Row]:
+  place = "TPU interpret mode"
+  return [
+      *_tpu(place, "VMEM", REF_OPERATIONS, _TENSORCORE, INDICES, True,
+            "one access of the interpreter's buffer and no more, so its race"
+            " detection sees what the kernel does"),
+      *_tpu(place, "SMEM", REF_OPERATIONS, _TENSORCORE, INDICES[:-1], True,
+            "as in VMEM"),
+      *_tpu(place, "HBM", _PLAIN, _TENSORCORE, INDICES, True, "as in VMEM"),
+      *_tpu(place, "HBM", _ATOMICS, _TENSORCORE, INDICES, False,
+            "a TPU kernel, which has none there; Update a VMEM or SMEM block,"
+            " or use fetch_* outside the kernel"),
+  ]
+
+
 _ROWS: list[Row] = [
     *_rows(
         "outside kernels, CPU", "array",
@@ -372,4 +499,7 @@ _ROWS: list[Row] = [
         " simulated memory; bounds are checked, races reported on demand",
     ),
     *_pallas_triton(),
+    *_tensorcore(),
+    *_sparsecore(),
+    *_tpu_interpreter(),
 ]

@@ -35,13 +35,9 @@ import tempfile
 import threading
 import traceback
 
-_TOPOLOGIES = {
-  "v5e": "v5e:2x2",
-  "v5p": "v5p:2x2x1",
-  "v6e": "v6e:2x2",
-  "tpu7x": "tpu7x:2x2x1",
-}
-GENERATIONS = tuple(_TOPOLOGIES)
+from jax_swapext._src import tpu_compiler
+
+GENERATIONS = tuple(tpu_compiler.TOPOLOGIES)
 SPARSE_GENERATIONS = ("v5p", "v6e", "tpu7x")
 
 _TESTS = pathlib.Path(__file__).resolve().parents[1]
@@ -117,20 +113,7 @@ def _run_child(request, results):
   with tempfile.TemporaryDirectory() as dump:
     request["dump"] = dump
     environment = dict(
-      os.environ,
-      JAX_PLATFORMS="cpu",
-      # Several test processes may compile at once.
-      ALLOW_MULTIPLE_LIBTPU_LOAD="1",
-      TPU_WORKER_HOSTNAMES="localhost",
-      TPU_ACCELERATOR_TYPE="v6e-4",
-      LIBTPU_INIT_ARGS=" ".join(
-        [
-          f"--xla_sc_dump_bundles_to={dump}/sc",
-          f"--xla_jf_dump_to={dump}/tc",
-          "--xla_jf_dump_llo_text=true",
-          "--xla_jf_dump_llo_pass_label_regex=.*final_bundles.*",
-        ]
-      ),
+      tpu_compiler.environment(dump),
       PYTHONPATH=os.pathsep.join(
         [str(_TESTS), str(_TESTS.parent), os.environ.get("PYTHONPATH", "")]
       ),
@@ -174,18 +157,13 @@ def _tell(**message) -> None:
 
 
 def _tensorcore(dump: str, names: Sequence[str], want_text: bool):
-  bundles, text = None, ""
+  text = ""
   for name in names:
-    schedule = rf"/\d+-{re.escape(name)}(\.\d+)?-\d+-schedule-analysis_"
     final = rf"/\d+-{re.escape(name)}(\.\d+)?-\d+-final_bundles"
     for path in glob.glob(f"{dump}/tc/*final_bundles.txt"):
-      content = pathlib.Path(path).read_text()
-      if re.search(schedule, path):
-        found = re.search(r"total scheduled bundles:\s+(\d+)", content)
-        bundles = (bundles or 0) + int(found.group(1))
-      elif want_text and re.search(final, path):
-        text += content
-  return bundles, text
+      if want_text and re.search(final, path):
+        text += pathlib.Path(path).read_text()
+  return tpu_compiler.tensorcore_bundles(dump, names), text
 
 
 def _sparsecore(dump: str, want_text: bool):
@@ -223,19 +201,16 @@ def _error_text(error: Exception) -> str:
 
 def _child(request) -> None:
   import jax
-  from jax.experimental import topologies
 
-  from oracles.mosaic_ir import hlo
   from oracles.mosaic_ir import program
 
   dump = request["dump"]
   generation = request["generation"]
   for folder in ("sc", "tc"):
     os.makedirs(f"{dump}/{folder}", exist_ok=True)
-  topology = topologies.get_topology_desc(
-    _TOPOLOGIES[generation], platform="tpu"
+  sharding = jax.sharding.SingleDeviceSharding(
+    tpu_compiler.device_of(generation)
   )
-  sharding = jax.sharding.SingleDeviceSharding(topology.devices[0])
   module = importlib.import_module(request["module"])
   kernels = getattr(module, request["factory"])()
   for name, (f, shapes) in kernels.items():
@@ -250,7 +225,7 @@ def _child(request) -> None:
         lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
         tuple(shapes),
       )
-      with hlo.target(generation):
+      with tpu_compiler.target(generation):
         lowered = jax.jit(f).lower(*shapes)
         called = program.decode_kernels(lowered.compiler_ir())
         lowered.compile()

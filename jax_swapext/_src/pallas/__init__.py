@@ -39,6 +39,9 @@ _RULES_FOR = {
   ),
   "jax._src.pallas.mosaic.lowering": "jax_swapext._src.pallas.mosaic_tpu",
   "jax._src.pallas.mosaic.sc_lowering": "jax_swapext._src.pallas.mosaic_sc",
+  "jax._src.pallas.mosaic.pallas_call_registration": (
+    "jax_swapext._src.pallas.sc_tiling"
+  ),
   "jax._src.pallas.cost_estimate": "jax_swapext._src.pallas.cost",
   "jax._src.pallas.mosaic_gpu.lowering": "jax_swapext._src.pallas.mosaic_gpu",
   "jax._src.pallas.mosaic_gpu.interpret.jaxpr_interpret": (

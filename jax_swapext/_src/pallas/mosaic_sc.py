@@ -21,6 +21,7 @@ touch nothing else; scalars in SMEM by the scalar unit.
 from __future__ import annotations
 
 import jax
+from jax import lax
 from jax._src.pallas.mosaic import core as tpu_core
 from jax._src.pallas.mosaic import lowering
 from jax._src.pallas.mosaic import sc_core
@@ -54,11 +55,13 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
   count = len(jax.tree.leaves(avals.transforms))
   leaves = [*map(tpu_lowering.static_leaf, leaves[:count]), *leaves[count:]]
   access = tree.unflatten(leaves)
+  multiples = map(tpu_lowering.known_multiple, leaves[:count])
+  known = tpu_lowering.known_by_id(leaves[:count], multiples)
   update = tpu_lowering.update_of(prim, access, params)
   dtype = compat.transform_type(avals.transforms, ref_aval).dtype
   space = tpu_lowering.memory_space(ref)
   region = (
-    tpu_region.region_of(update.name, ref_aval, access.transforms)
+    tpu_region.region_of(update.name, ref_aval, access.transforms, known)
     if (tpu_lowering.is_simple(access.transforms))
     else None
   )
@@ -97,7 +100,9 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
       "an indexed access takes one index",
       "Combine the indices into one.",
     )
-  if _is_stock(region, update):
+  if _is_plain(update) and dtype.itemsize < 4 and dtype != np.dtype(bool):
+    _check_packed(ctx, region, dtype, update)
+  if _is_stock(region, dtype, update, ctx):
     value = None if update.is_load else (access.operands[0], avals.operands[0])
     return tpu_lowering.lower_stock(
       ctx, ref, access.transforms, avals.transforms, update, value, None
@@ -114,12 +119,20 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
   )
 
 
-def _is_stock(region: Region, update: Update) -> bool:
-  if update.name.startswith("atomic") or update.mask is not None:
+def _is_plain(update: Update) -> bool:
+  """Whether the access is one that stock syntax has."""
+  atomic = update.name.startswith("atomic")
+  other = update.is_load and update.operands
+  return not (atomic or other) and update.mask is None
+
+
+def _is_stock(region: Region, dtype, update: Update, ctx) -> bool:
+  if not _is_plain(update) or region.int_shape or not region.slices:
     return False
-  if (
-    region.int_shape or not region.slices or update.operands and update.is_load
-  ):
+  if dtype == np.dtype(bool):
+    return False
+  passes = ctx.lowering_context.needs_layout_passes
+  if not passes and region.natural_shape not in sc_core.supported_shapes(dtype):
     return False
   if any(region.indices[d].stride != 1 for d in region.slices):
     return False
@@ -130,17 +143,91 @@ def _is_stock(region: Region, update: Update) -> bool:
   return all(d < wide[0] for d in scalars)
 
 
+def _check_packed(ctx, region: Region, dtype, update: Update) -> None:
+  """Raises unless the region is whole words as the kernel's tiling has them.
+
+  For anything else stock emits a module too, which addresses other elements
+  or makes the compiler abort the process.
+  """
+  # When the rules are registered, the module that this wraps is not there yet.
+  from jax_swapext._src.pallas import sc_tiling
+
+  tiled = sc_tiling.is_tc_tiling()
+  packing = 4 // dtype.itemsize
+  lanes = sc_core.get_sparse_core_info().num_lanes
+  size = lanes * packing
+  rank = len(region.shape)
+  blocks = tiled and rank > 1
+  fits = tiled is not None and not region.prefix and not region.int_shape
+  fits &= all(region.indices[d].stride == 1 for d in region.slices)
+  if fits and blocks:
+    # Neighbouring rows share words: a block of them is a vector of words.
+    *_, row, lane = region.indices
+    fits = (
+      region.slices == (rank - 2, rank - 1)
+      and (row.size, lane.size) == (packing, lanes)
+      and region.multiple(row.start) % packing == 0
+      and region.multiple(lane.start) % lanes == 0
+    )
+  elif fits:
+    lane = region.indices[-1]
+    passes = ctx.lowering_context.needs_layout_passes
+    fits = (
+      not tiled
+      and region.slices == (rank - 1,)
+      and (lane.size % size == 0 if passes else lane.size == size)
+      and region.multiple(lane.start) % packing == 0
+      and (rank == 1 or region.shape[-1] % packing == 0)
+    )
+  if fits:
+    return
+  wanted = f"{dtype} elements of VMEM of shape {region.shape} by this index"
+  if blocks:
+    raise sc_indexed.refuse(
+      update,
+      wanted,
+      f"under TensorCore tiling {packing} neighbouring rows share words",
+      f"Access blocks of ({packing}, {lanes}) at multiples of that, or set"
+      " use_tc_tiling_on_sc=False in the compiler parameters.",
+    )
+  if tiled is False:
+    raise sc_indexed.refuse(
+      update,
+      wanted,
+      f"a vector has {size} of them and starts with a word",
+      f"Access {size} elements at a multiple of {packing} (pl.multiple_of), or"
+      " use a 32-bit Ref.",
+    )
+  raise sc_indexed.refuse(
+    update,
+    wanted,
+    "under TensorCore tiling neighbouring elements lie 128 words apart",
+    "Set use_tc_tiling_on_sc=False in the compiler parameters, or use a 32-bit"
+    " Ref.",
+  )
+
+
 def _lower_smem(
   prim, ctx, ref, leaves, access, avals, update, region, tree, params
 ):
   del avals
   ref_aval = ctx.avals_in[0]
-  if region is None or region.natural_shape:
+  vector = ctx.lowering_context.kernel_type == _VECTOR
+  shape = () if region is None else region.natural_shape
+  lanes = sc_core.get_sparse_core_info().num_lanes
+  if region is None or len(shape) > vector:
     raise sc_indexed.refuse(
       update,
       "an array in SMEM",
       "SMEM holds scalars there and no DMA connects it with VMEM",
       "Access one element at a time.",
+    )
+  if shape not in ((), (lanes,)):
+    raise sc_indexed.refuse(
+      update,
+      f"{shape} elements of SMEM at once",
+      f"a vector has {lanes}",
+      "Mask a whole vector, or access one element at a time.",
     )
   boolean = ref_aval.dtype == np.dtype(bool)
   if boolean:
@@ -161,21 +248,62 @@ def _lower_smem(
       )
     update = tpu_lowering.update_of(prim, access, params)
     region = tpu_region.region_of(update.name, words, access.transforms)
-    trimmed = tpu_region.trim(region, update)
-    if trimmed is None:
-      zero = jnp.zeros((), words.dtype)
-      old = update.masked(zero) if update.need_old else None
-    else:
-      view = ref
-      if region.prefix:
-        view = compat.TransformedRef(ref, region.prefix)
-      old = tpu_copies.access_scalar(view, region, update)
+    view = ref
+    if region.prefix:
+      view = compat.TransformedRef(ref, region.prefix)
+    access_smem = _smem_vector if region.natural_shape else _smem_scalar
+    old = access_smem(view, region, words.dtype, update)
     if old is None:
       return None
     return old != 0 if boolean else old
 
   del access
   return tpu_lowering.lower_decomposed(ctx, ref, leaves, run)
+
+
+def _smem_scalar(view, region: Region, dtype, update: Update):
+  if tpu_region.trim(region, update) is None:
+    return update.masked(jnp.zeros((), dtype)) if update.need_old else None
+  return tpu_copies.access_scalar(view, region, update)
+
+
+def _smem_vector(view, region: Region, dtype, update: Update):
+  """One element after the other, as nothing else reaches them."""
+  if update.name == "swap" and region.int_shape:
+    # With repeated positions, all old values are those before the swap.
+    reading = update.replace(name="load", op=None, operands=())
+    old = _smem_vector(view, region, dtype, reading)
+    writing = update.replace(name="store", need_old=False)
+    _smem_vector(view, region, dtype, writing)
+    return old
+  [n] = region.natural_shape
+  lane = lax.iota(np.int32, n)
+  mask = update.mask
+  if mask is not None:
+    # Lanes of predicates cannot be taken out; those of words can.
+    mask = jnp.where(mask, jnp.full((n,), 1), jnp.full((n,), 0))
+  out = jnp.zeros((n,), dtype)
+  for k in reversed(range(n)) if update.reverse else range(n):
+    indices = [
+      i.start + k * i.stride
+      if isinstance(i, Slice)
+      else i[k]
+      if tpu_region.is_array_index(i)
+      else i
+      for i in region.indices
+    ]
+    old = _smem_scalar(
+      view,
+      region.with_indices(indices),
+      dtype,
+      update.replace(
+        operands=tuple(x[k] for x in update.operands),
+        mask=None if mask is None else mask[k] != 0,
+      ),
+    )
+    if old is not None:
+      out = jnp.where(lane == k, old, out)
+  return out if update.need_old else None
 
 
 # ## HBM and shared VMEM, through a copy in the subcore's own

@@ -14,10 +14,10 @@
 """From a JAX function to its kernels, and the little XLA around them."""
 
 from collections.abc import Callable, Sequence
-import contextlib
 from typing import Any
 
 import jax
+from jax_swapext._src import tpu_compiler
 import numpy as np
 
 from oracles.mosaic_ir import machine
@@ -27,35 +27,13 @@ from oracles.mosaic_ir import values  # Registers its operations.
 
 del transfers, values
 
-# Device kind, and the lanes of its SparseCore vectors (0: it has none).
-_DEVICES = {
-  "v5e": ("TPU v5 lite", 0),
-  "v5p": ("TPU v5", 8),
-  "v6e": ("TPU v6 lite", 8),
-  "tpu7x": ("TPU7x", 16),
-}
-
-
-@contextlib.contextmanager
-def target(generation: str):
-  """Makes tracing and lowering see one generation of TPU."""
-  kind, _ = _DEVICES[generation]
-  device = jax.sharding.AbstractDevice(
-    device_kind=kind, num_cores=1, platform="tpu"
-  )
-  mesh = jax.sharding.AbstractMesh(
-    (1,),
-    ("device",),
-    axis_types=(jax.sharding.AxisType.Auto,),
-    abstract_device=device,
-  )
-  with jax.sharding.use_abstract_mesh(mesh):
-    yield
+# Lanes of a SparseCore's vectors; 0 where there is none.
+_LANES = {"v5e": 0, "v5p": 8, "v6e": 8, "tpu7x": 16}
 
 
 def lower(f: Callable[..., Any], *args: Any, generation: str = "v6e"):
   """Lowers for TPU on a machine that has none; returns `jax.stages.Lowered`."""
-  with target(generation):
+  with tpu_compiler.target(generation):
     return jax.jit(f).trace(*args).lower(lowering_platforms=("tpu",))
 
 
@@ -224,7 +202,7 @@ def evaluate(
   args = jax.tree.map(np.asarray, args)
   shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), args)
   lowered = lower(f, *shapes, generation=generation)
-  run = _Program(lowered, _DEVICES[generation][1], dma, seed)
+  run = _Program(lowered, _LANES[generation], dma, seed)
   # XLA drops arguments that nothing reads.
   kept = lowered._lowering.compile_args["kept_var_idx"]
   leaves = [x for k, x in enumerate(jax.tree.leaves(args)) if k in kept]
