@@ -243,7 +243,7 @@ class Window(NamedTuple):
 
   @property
   def is_whole(self) -> bool:
-    return all(
+    return not self._shifted and all(
         not d.squeeze and d.stride == 1 and d.is_static
         and d.start == 0 and d.size == d.length
         for d in self.dims
