@@ -15,8 +15,8 @@
 
 import re
 
+from absl.testing import absltest
 from absl.testing import parameterized
-import absltest
 import cases
 import jax
 from jax import lax
