@@ -117,14 +117,32 @@ def _access(ref, *leaves, prim, params):
     )
   if region.prefix:
     old = _through_values(ref, prim, access, params, remote)
-  else:
-    old = _in_place(ref, region, update, remote)
-  return [old] if update.need_old else []
+    return [old] if update.need_old else []
+  update = update.replace(operands=tuple(map(_carry, update.operands)))
+  old = _in_place(ref, region, update, remote)
+  return [_uncarry(old, ref.dtype)] if update.need_old else []
+
+
+# XLA's CPU backend selects between 8-bit floats in 16 bits, which changes the
+# bits of a NaN. So their bytes are carried from where they are read to where
+# they are written.
+def _carried_dtype(dtype):
+  return np.dtype(np.uint8) if semantics.is_float8(dtype) else dtype
+
+
+def _carry(x):
+  if not semantics.is_float8(x.dtype):
+    return x
+  return lax.bitcast_convert_type(x, np.uint8)
+
+
+def _uncarry(x, dtype):
+  return x if x.dtype == dtype else lax.bitcast_convert_type(x, dtype)
 
 
 def _through_values(ref, prim, access, params, remote):
   """The interpreter has no bitcast or reshaped Refs: changes the whole."""
-  x = _get(ref, (), remote)
+  x = _uncarry(_get(ref, (), remote), ref.dtype)
   if prim is load.load_p:
     return array_access.load(x, access)
   if prim is swap.swap_p:
@@ -138,7 +156,7 @@ def _through_values(ref, prim, access, params, remote):
       need_old=params["need_old"],
       reverse=params.get("reverse", False),
     )
-  _set(ref, (), new, remote)
+  _set(ref, (), _carry(new), remote)
   return old
 
 
@@ -156,7 +174,7 @@ def _in_place(ref, region: Region, update: Update, remote: bool):
   if trimmed is None:
     if not update.need_old:
       return None
-    old = jnp.zeros(shape, ref.dtype)
+    old = jnp.zeros(shape, _carried_dtype(ref.dtype))
     return tpu_region.from_natural(region, update.masked(old))
   inner, part, cuts = trimmed
   old = _access_region(ref, inner, part, remote)
@@ -201,7 +219,7 @@ def _if(update: Update, access, dtype):
     return None
   other = update.operands[0] if update.is_load and update.operands else None
   if other is None:
-    other = jnp.zeros((), dtype)
+    other = jnp.zeros((), _carried_dtype(dtype))
   return lax.cond(update.mask, lambda: access(part), lambda: other)
 
 
@@ -262,7 +280,8 @@ def _loop(ref, region: Region, update: Update, remote: bool):
       got = _if(part, lambda p: _box(ref, inner, p, remote), ref.dtype)
     return old if got is None else _with_part(old, position, got)
 
-  init = jnp.zeros(shape if update.need_old else (), ref.dtype)
+  dtype = _carried_dtype(ref.dtype)
+  init = jnp.zeros(shape if update.need_old else (), dtype)
   old = lax.fori_loop(0, steps, step, init)
   return old if update.need_old else None
 
@@ -294,7 +313,7 @@ def _unsqueezed(index):
 
 def _get(ref, index, remote: bool):
   if not remote:
-    return state_primitives.ref_get(_at(ref, index))
+    return _carry(state_primitives.ref_get(_at(ref, index)))
   view: Any = _at(ref, _unsqueezed(index))
 
   def body(scratch):
@@ -303,10 +322,11 @@ def _get(ref, index, remote: bool):
 
   x = pl.run_scoped(body, pltpu.VMEM(view.shape, view.dtype))
   squeezed = [d for d, i in enumerate(index) if not isinstance(i, Slice)]
-  return lax.squeeze(x, squeezed)
+  return lax.squeeze(_carry(x), squeezed)
 
 
 def _set(ref, index, value, remote: bool, mask=None) -> None:
+  value = _uncarry(value, ref.dtype)
   if not remote:
     pallas_primitives.store(_at(ref, index), None, value, mask=mask)
     return
