@@ -43,14 +43,15 @@ _DEVICE_KINDS = {
 }
 
 
-def environment(dump: str) -> dict[str, str]:
+def environment(dump: str | None = None) -> dict[str, str]:
   """Environment variables of the child.
 
   Args:
     dump: a folder. The assembly of TensorCore programs goes to its folder
-      ``tc``, that of SparseCore programs to ``sc``; both must exist.
+      ``tc``, that of SparseCore programs to ``sc``; both must exist. None: no
+      assembly is wanted.
   """
-  flags = (
+  flags = () if dump is None else (
       f"--xla_sc_dump_bundles_to={dump}/sc",
       f"--xla_jf_dump_to={dump}/tc",
       "--xla_jf_dump_llo_text=true",

@@ -303,12 +303,17 @@ def _load(path: str):
   return module
 
 
+def target_config(target: str) -> str:
+  """The description of a GPU that XLA compiles for without having one."""
+  return _TARGET_CONFIG.format(major=_ARCHITECTURES[target])
+
+
 @functools.cache
 def _device(target: str):
   from jax.experimental import topologies
-  config = _TARGET_CONFIG.format(major=_ARCHITECTURES[target])
   topology = topologies.get_topology_desc(
-      "1x1x1", platform="cuda", target_config=config, topology="1x1x1")
+      "1x1x1", platform="cuda", target_config=target_config(target),
+      topology="1x1x1")
   return topology.devices[0]
 
 
