@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -346,6 +347,22 @@ WARP_MATH = {
     "while": _while_carry,
     "two_carries": _scan_carry,
     "odd_size": lambda x, y: x + jnp.sum(y[:1, :33] * y[1:2, :33]),
+    "odd_reduce": lambda x, y: x + jnp.sum(
+        x[:3, :11] * y[1:, :11], axis=0)[4] + jnp.prod(
+            1.0 + 0.1 * y[:3, :5], axis=1)[2],
+    "odd_extremes": lambda x, y: x + jnp.max(y[:3, :7]) - jnp.min(
+        y[:3, :11], axis=1, keepdims=True)[1, 0],
+    "odd_integers": lambda x, y: x + jnp.sum(
+        lax.broadcasted_iota(jnp.int32, (5, 9), 1)).astype(jnp.float32) + (
+            jnp.any(y[:3, :33] > 1.0)).astype(jnp.float32),
+    "odd_cumsum": lambda x, y: x + jnp.cumsum(
+        y[:1, :50], axis=1)[:, 40:41] + jnp.cumsum(
+            y[:3, :7], axis=0)[2, 6],
+    "odd_moves": lambda x, y: x + jnp.concatenate(
+        [y[:, :33].reshape(132)[::-1], y[:, 33:].T.reshape(124)]
+        ).reshape(4, 64),
+    "odd_carry": lambda x, y: x + lax.fori_loop(
+        0, 3, lambda i, c: c * 0.5 + x[:3, :37], y[:3, :37])[2, 36],
     "one_element": lambda x, y: x + (y[1:2, 5:6] * 2.0 + 1.0),
 }
 
@@ -383,6 +400,28 @@ def warp_copy(semantics, shape, dtype, masked=False):
   masks = [jax.ShapeDtypeStruct(shape, np.bool_)] * masked
   return make_kernel(warp_copy_body, spec, semantics=semantics, scratch_types=[
       plgpu.SMEM(shape, dtype)]), [spec, *masks]
+
+
+def copy_by_hand(shape, dtype):
+  """`warp_copy` as one would write it without this library.
+
+  Under Lane lowering: the other has no scalar load from SMEM in warp code.
+  """
+  def copy_by_hand_body(x_ref, o_ref, s_ref):
+    def copy(source, target):
+      def body(i, carry):
+        at = jnp.unravel_index(i, shape)
+        target[at] = source[at]
+        return carry
+      lax.fori_loop(0, math.prod(shape), body, 0)
+    def run():
+      copy(x_ref, s_ref)
+      copy(s_ref, o_ref)
+    in_warp(run)
+  spec = jax.ShapeDtypeStruct(
+      shape, np.dtype(getattr(ml_dtypes, dtype, dtype)))
+  return make_kernel(copy_by_hand_body, spec, semantics="Lane", scratch_types=[
+      plgpu.SMEM(shape, spec.dtype)]), [spec]
 
 
 def masked_by_hand(semantics):

@@ -126,6 +126,13 @@ def fixed(
     layout_of: from an aval with a shape.
     transforms: of the SMEM operands that have any, by position.
   """
+  with gpu_layouts.without_padding():
+    return _fixed(
+        ctx, body, values, avals, out_avals, layout_of, transforms
+    )
+
+
+def _fixed(ctx, body, values, avals, out_avals, layout_of, transforms):
   none = ir.ArrayAttr.get([])
   warp = is_warp(ctx)
   values, layouts = list(values), []

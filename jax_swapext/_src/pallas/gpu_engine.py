@@ -419,15 +419,13 @@ def _index_arrays(lanes, view, layout) -> list[FragmentedArray]:
 
 
 def _array_atomic(request, lanes, layout, shape, operands, run):
-  lane_predicate, source = None, None
-  if gpu_layouts.replicated_lanes(layout):
-    lane_predicate, source = gpu_layouts.owner_lane(layout)
-  owner = lane_predicate
+  owner_lane = gpu_layouts.owner_lanes(layout)
   across_warps = not lanes.warp and gpu_layouts.replicated_warps(layout)
-  if across_warps:
-    owner = gpu_ir.both(owner, gpu_layouts.owner_warp(layout))
+  owner_warp = gpu_layouts.owner_warp(layout) if across_warps else None
   result = np.empty(layout.registers_shape(shape), dtype=object)
   for position, elements in run.registers:
+    lane_predicate, source = owner_lane(position)
+    owner = gpu_ir.both(lane_predicate, owner_warp)
     old = []
     for e, index in enumerate(elements):
       predicate = gpu_ir.both(owner, run.predicate(position, e))

@@ -196,9 +196,8 @@ def _rev(ctx, x, *, dimensions):
   return [_move(x, out.shape, source)]
 
 
-def _select_by_index(ctx, shape, dimension, bound, below, above):
+def _select_by_index(shape, dimension, bound, below, above):
   """`below` where the index along an axis is less than `bound`."""
-  del ctx  # Unused.
   layout = gpu_layouts.warp_value_layout(tuple(shape))
   held = np.empty(layout.registers_shape(tuple(shape)), dtype=object)
   limit = gpu_ir.to_value(bound)
@@ -237,7 +236,7 @@ def _concatenate(ctx, *xs, dimension):
         piece, out.shape, gpu_layouts.warp_value_layout(tuple(out.shape))
     )
     result = piece if result is None else _select_by_index(
-        ctx, out.shape, dimension, start, result, piece
+        out.shape, dimension, start, result, piece
     )
     start += aval.shape[dimension]
   return [result]
@@ -258,6 +257,33 @@ def _reduce(op: str):
   return rule
 
 
+def _powers_of_two(op, x, axes):
+  """A padded array in one of larger sizes, in which it reduces to the same."""
+  sizes = x.shape
+  shape = tuple(1 << (n - 1).bit_length() for n in sizes)
+  # More of the last element changes no maximum and no minimum.
+  x = _move(
+      x, shape,
+      lambda i: tuple(map(gpu_ir.least, i, (n - 1 for n in sizes))),
+  )
+  if op not in _NEUTRAL:
+    return x
+  neutral = _lay_out(
+      FragmentedArray.splat(
+          gpu_ir.constant(x.mlir_dtype, _NEUTRAL[op]), shape,
+          is_signed=x.is_signed,
+      ),
+      shape,
+  )
+  for axis in axes:
+    if sizes[axis] != shape[axis]:
+      x = _select_by_index(shape, axis, sizes[axis], x, neutral)
+  return x
+
+
+_NEUTRAL = {"add": 0, "prod": 1}
+
+
 def _reduced(op, x, aval, out, axes):
   if isinstance(x.layout, gpu_layouts.Splat):  # One element.
     return _lay_out(
@@ -266,6 +292,8 @@ def _reduced(op, x, aval, out, axes):
         ),
         out.shape,
     )
+  if isinstance(x.layout, gpu_layouts.Padded):
+    x = _powers_of_two(op, x, axes)
   combine = op
   if op == "prod":
     is_float = isinstance(gpu_ir.element_type(aval.dtype), ir.FloatType)
@@ -325,7 +353,7 @@ def _cumulative(combine_p):
       [combined] = combine(context, x, _move(x, out.shape, source))
       below, above = (combined, x) if reverse else (x, combined)
       bound = n - step if reverse else step
-      x = _select_by_index(ctx, out.shape, axis, bound, below, above)
+      x = _select_by_index(out.shape, axis, bound, below, above)
       step *= 2
     return [x]
   return rule

@@ -241,7 +241,8 @@ def _lower_warpgroup(ctx, site: Site, region, ref, leaves, extra, transforms):
       return gpu_layouts.Splat(tuple(aval.shape))
     return gpu_layouts.layout_for(aval.shape, aval.dtype, site.warp)
 
-  layout = None if size == 1 else layout_of(region)
+  with gpu_layouts.without_padding():
+    layout = None if size == 1 else layout_of(region)
   return gpu_dialect.fixed(
       ctx, lambda *seen: site.emit_operands(layout, seen), operands,
       site.operand_avals(), site.out_avals(),
