@@ -28,6 +28,7 @@ import jax_swapext as jsx
 import ml_dtypes
 import numpy as np
 import reference
+import stock_gpu_corpus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,18 +239,16 @@ def refused_form(op, form, semantics, warp, space):
     del o_ref
     def run():
       ref = s_ref if space == "smem" else x_ref
-      kwargs, index = {}, None
+      index = None
       match form:
-        case 'integer arrays, order="index"':
-          index, kwargs = jnp.full((32,), 3, jnp.int32), {"order": "index"}
-        case "more than 256 elements per thread":
+        case "more than 512 elements per thread":
           ref, index = ref.reshape(127, 43), (slice(0, 43), slice(0, 31))
         case "view as a dtype of another width":
           ref = ref.bitcast(jnp.int16)
         case "integer arrays in a view":
           ref, index = ref.at[jnp.zeros((64,), jnp.int32)], pl.ds(0, 32)
       n_values = {"load": 0, "atomic_cas": 2}.get(op, 1)
-      getattr(jsx, op)(ref, index, *[1] * n_values, **kwargs)
+      getattr(jsx, op)(ref, index, *[1] * n_values)
     if warp:
       in_warp(run)
     else:
@@ -779,6 +778,22 @@ def _twin_atomic(function):
   return twin
 
 
+def _twin_returning(function):
+  """The old values plus ten times the new ones."""
+  def twin(x_ref, o_ref, s_ref):
+    jsx.store(s_ref, None, jsx.load(x_ref))
+    old = function(jsx.load(x_ref), s_ref)
+    jsx.store(o_ref, None, old + 10.0 * jsx.load(s_ref))
+  return twin
+
+
+def _twin_masked_store(x_ref, o_ref, s_ref):
+  jsx.store(s_ref, None, jnp.zeros((128,), jnp.float32))
+  x = jsx.load(x_ref)
+  jsx.store(s_ref, None, x, mask=x > 1.5)
+  jsx.store(o_ref, None, jsx.load(s_ref))
+
+
 def _twin_warp(function):
   def twin(x_ref, o_ref, s_ref):
     def run():
@@ -816,6 +831,17 @@ ACCEPTED = {
         _twin_warp(lambda x, o, s: jsx.store(
             o, 0, jnp.sum(jnp.broadcast_to(jsx.load(x, 1), (128,))))),
         lambda x: [128 * x[1]]),
+    "reduce_in_warp": (
+        _twin_warp(lambda x, o, s: jsx.store(o, 0, jnp.sum(jsx.load(x)))),
+        lambda x: [x.sum()]),
+    "masked_load": (
+        lambda x, o, s: jsx.store(o, None, jsx.load(
+            x, mask=jsx.load(x) > 1.5, other=-1.0)),
+        lambda x: np.where(x > 1.5, x, -1)),
+    "masked_store": (
+        _twin_masked_store, lambda x: np.where(x > 1.5, x, 0)),
+    "bools": (
+        lambda x, o, s: jsx.store(o, None, jsx.load(x)), lambda x: x),
     "odd_size": (
         lambda x, o, s: jsx.store(o, pl.ds(0, 33), jsx.load(x, pl.ds(2, 33))),
         lambda x: x[2:35]),
@@ -833,6 +859,18 @@ ACCEPTED = {
     "atomic_odd": (
         _twin_atomic(lambda x, s: jsx.atomic_add(s, pl.ds(0, 33), 1.0)),
         lambda x: [*(x[:33] + 1), *x[33:]]),
+    "atomic_splat": (
+        _twin_atomic(lambda x, s: jsx.atomic_add(s, None, 1.0)),
+        lambda x: x + 1),
+    "atomic_exchange": (
+        _twin_returning(lambda x, s: jsx.atomic_xchg(s, None, x + 1.0)),
+        lambda x: x + 10 * (x + 1)),
+    "atomic_compare_and_swap": (
+        _twin_returning(lambda x, s: jsx.atomic_cas(s, None, x, x + 1.0)),
+        lambda x: x + 10 * (x + 1)),
+    "atomic_float_min": (
+        _twin_atomic(lambda x, s: jsx.atomic_min(s, None, jsx.load(x) - 1.0)),
+        lambda x: x - 1),
     "atomic_float_max": (
         _twin_atomic(lambda x, s: jsx.atomic_max(s, None, jsx.load(x) + 1.0)),
         lambda x: x + 1),
@@ -848,9 +886,21 @@ def accepted(name, semantics):
   body = ACCEPTED[name][0]
   def accepted_body(x_ref, o_ref, s_ref):
     body(x_ref, o_ref, s_ref)
-  x = jax.ShapeDtypeStruct((128,), jnp.float32)
+  x = stock_gpu_corpus.argument(name)
   return make_kernel(accepted_body, x, semantics=semantics, scratch_types=[
-      plgpu.SMEM((128,), jnp.float32)]), [x]
+      plgpu.SMEM(x.shape, x.dtype)]), [x]
+
+
+def signed_max(semantics):
+  """As `atomic_max` of the stock corpus."""
+  def function(x, y):
+    def signed_max_body(x_ref, y_ref):
+      jsx.atomic_max(y_ref, None, jsx.load(x_ref))
+    ref = jax.new_ref(y)
+    make_kernel(signed_max_body, (), semantics=semantics)(x, ref)
+    return jax.freeze(ref)
+  x = jax.ShapeDtypeStruct((256,), jnp.int32)
+  return function, [x, x]
 
 
 def stock_store_in_warp(semantics):
@@ -869,9 +919,6 @@ def refused(name, semantics):
     del o_ref
     jsx.store(s_ref, None, jsx.load(x_ref))
     match name:
-      case "ordered":
-        jsx.atomic_add(s_ref, jnp.full((128,), 3, jnp.int32), 1.0,
-                       order="index")
       case "too_many_registers":
         jsx.load(x_ref.reshape(127, 43), (slice(0, 43), slice(0, 31)))
       case "narrowing_bitcast":

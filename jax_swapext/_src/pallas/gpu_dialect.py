@@ -127,9 +127,9 @@ def fixed(
     transforms: of the SMEM operands that have any, by position.
   """
   with gpu_layouts.without_padding():
-    return _fixed(
+    return list(_fixed(
         ctx, body, values, avals, out_avals, layout_of, transforms
-    )
+    ))
 
 
 def _fixed(ctx, body, values, avals, out_avals, layout_of, transforms):
@@ -177,7 +177,7 @@ def _fixed(ctx, body, values, avals, out_avals, layout_of, transforms):
             out, gpu_ir.value_type(aval)
         ))
     mgpu.dialect.return_(results)
-  return list(lowering._isolate_from_above(op).results)
+  return lowering._isolate_from_above(op).results
 
 
 class lane_lowering:

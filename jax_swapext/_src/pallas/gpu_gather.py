@@ -78,7 +78,7 @@ def _holder(layout, shape, index):
   return lane, register, index[layout.vector_dim]
 
 
-def _held(layout, position, lane: int) -> tuple[int, ...]:
+def _held(layout, position, lane: int) -> tuple[Any, ...]:
   """The index of the first element that a lane holds in a register."""
   if isinstance(layout, gpu_layouts.Padded):
     return gpu_ir.delinearize(layout.linear_index(position, lane), layout.shape)

@@ -26,6 +26,7 @@ import contextvars
 import dataclasses
 import functools
 import math
+from typing import Any
 
 from jax._src.lib.mlir.dialects import arith
 from jax.experimental.mosaic.gpu import fragmented_array as fa
@@ -41,8 +42,9 @@ Tiled = fa.TiledLayout
 # Elements per register: 4 makes one 16-byte access of 32-bit elements.
 _MAX_VECTOR = 4
 
-# A thread has 255 registers in all; what goes beyond is slow.
-_MAX_ELEMENTS = 256
+# A thread has 255 registers, and what they cannot hold goes to memory of its
+# own; far beyond that, code is slow to run and takes minutes to compile.
+_MAX_ELEMENTS = 512
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,7 +84,7 @@ class Padded(fa.TiledLayout):
         gpu_ir.least(linear, last)
     )
 
-  def thread_idxs(self, shape):
+  def thread_idxs(self, shape) -> Iterator[tuple[Any, ...]]:
     lane = gpu_ir.as_index(gpu_ir.lane())
     for position in np.ndindex(*self.registers_shape(shape)):
       yield gpu_ir.delinearize(self.linear_index(position, lane), self.shape)
@@ -148,10 +150,10 @@ def _warp_layout(shape: tuple[int, ...], padding: bool) -> Tiled:
   if (padded if padding else held) > _MAX_ELEMENTS:
     raise NotImplementedError(
         f"an array of shape {shape}: wanted at most {_MAX_ELEMENTS} elements "
-        f"per thread, would need {padded if padding else held}, since "
-        "Warpgroup lowering shares an array among threads evenly or not at all."
-        " Make its size a multiple of 32 in warp code, of 128 in warpgroup "
-        "code, or work on it in parts."
+        f"per thread, would need {padded if padding else held}; but for warp "
+        "code of Lane lowering, threads share an array evenly or not at all. "
+        "Make its size a multiple of 32 in warp code, of 128 in warpgroup code,"
+        " or work on it in parts."
     )
   if padding:
     return Padded(

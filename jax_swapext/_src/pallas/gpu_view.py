@@ -20,7 +20,7 @@ the transforms are walked backwards instead, one element at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import math
 from typing import Any
@@ -85,6 +85,19 @@ class View:
     labels = indexing.int_labels(len(step.aval.int_indexer_shape))
     axes = indexing.region_axes(step.aval.indices, labels)
     return tuple(index[axes.index(label)] for label in labels)
+
+  def turns(self) -> tuple[int, Callable[[Sequence[Index]], Index]]:
+    """How many turns updates in row-major order take, and whose is when.
+
+    Only elements of one place in memory have to take turns, which differ in
+    where in the integer arrays they look.
+    """
+    shape = self.steps[-1].aval.int_indexer_shape
+
+    def turn(index):
+      return gpu_ir.linearize(self.array_positions(index), shape)
+
+    return math.prod(shape), turn
 
   def locate(
       self, index: Sequence[Index], elements: Sequence[Index] = ()

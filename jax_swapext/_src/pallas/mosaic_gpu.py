@@ -289,18 +289,12 @@ def _atomic_request(
         " kernel cannot order. Differentiate outside the kernel, or use "
         "jsx.fetch_* on arrays."
     )
-  avals = tree.unflatten(leaf_avals)
-  if order == "index" and any(
+  in_order = order == "index" and any(
       isinstance(t, compat.NDIndexer) and math.prod(t.int_indexer_shape) > 1
-      for t in avals.transforms
-  ):
-    raise NotImplementedError(
-        f'{name}: wanted updates in row-major order (order="index"), but the '
-        'lanes of a GPU kernel run at once. Pass order="any", or use '
-        "jsx.fetch_* outside the kernel."
-    )
+      for t in tree.unflatten(leaf_avals).transforms
+  )
   return Request(
-      name, op, need_old, True, np.dtype(ref_aval.dtype), sem, scope
+      name, op, need_old, True, np.dtype(ref_aval.dtype), sem, scope, in_order
   )
 
 
