@@ -661,6 +661,42 @@ def lanes_through_smem(semantics, barrier=True):
 # ## Layouts and memory that come from elsewhere
 
 
+def cluster(semantics, warp, op):
+  """Each of two blocks works on the other's shared memory."""
+  def cluster_body(x_ref, v_ref, m_ref, o_ref, old_ref, s_ref, before, after):
+    me = lax.axis_index("cluster")
+    jsx.store(s_ref, None, jsx.load(x_ref, me))
+    plgpu.barrier_arrive(before)
+    plgpu.barrier_wait(before)
+    def run():
+      peer = plgpu.cluster_ref(s_ref, {"cluster": 1 - me})
+      part, kwargs = pl.ds(2, 64), {}
+      if op in ("load", "atomic_add"):
+        kwargs["mask"] = jsx.load(m_ref)
+      values = () if op == "load" else (jsx.load(v_ref),)
+      if op == "atomic_cas":
+        values = (jsx.load(x_ref, (1 - me, part)), *values)
+      old = getattr(jsx, op)(peer, part, *values, **kwargs)
+      if old is not None:
+        jsx.store(old_ref, me, old)
+      jsx.store(peer, 1, jsx.load(peer, 0) + 1.0)
+    if warp:
+      in_warp(run)
+    else:
+      run()
+    plgpu.barrier_arrive(after)
+    plgpu.barrier_wait(after)
+    jsx.store(o_ref, me, jsx.load(s_ref))
+  spec = jax.ShapeDtypeStruct
+  x, old = spec((2, 128), jnp.float32), spec((2, 64), jnp.float32)
+  barrier = plgpu.ClusterBarrier(collective_axes=("cluster",))
+  return make_kernel(
+      cluster_body, [x, old], semantics=semantics, grid=(2,),
+      grid_names=("block",), cluster=(2,), cluster_names=("cluster",),
+      scratch_types=[plgpu.SMEM((128,), jnp.float32), barrier, barrier]), [
+          x, spec((64,), jnp.float32), spec((64,), jnp.bool_)]
+
+
 def _tiled_smem(shape, dtype, swizzle):
   itemsize = np.dtype(dtype).itemsize
   return plgpu.SMEM(shape, dtype, transforms=(
@@ -668,34 +704,60 @@ def _tiled_smem(shape, dtype, swizzle):
       plgpu.SwizzleTransform(swizzle)))
 
 
-def accumulator(semantics, masked=True, product=False, atomic=False):
-  """Stores a value in the layout of a matrix product's result, under a mask.
-
-  With `product` it is one, which the PTX interpreter cannot run.
-  """
-  def accumulator_body(x_ref, n_ref, o_ref, *scratch):
-    jsx.store(o_ref, None, jnp.full((64, 64), -1.0))
-    if product:
-      a_ref, b_ref = scratch
-      def multiply(acc_ref):
-        plgpu.wgmma(acc_ref, a_ref, b_ref)
-        return acc_ref[...]
-      x = pl.run_scoped(multiply, plgpu.ACC((64, 64), jnp.float32))
+def accumulator(semantics, atomic=False):
+  """Stores a value in the layout of a matrix product's result, under a mask."""
+  def accumulator_body(x_ref, n_ref, o_ref):
     row, column = (plgpu.broadcasted_iota(
         jnp.int32, (64, 64), d, layout=plgpu.Layout.WGMMA) for d in (0, 1))
-    if not product:
-      x = (row * 64 + column).astype(jnp.float32) * x_ref[0]
-    mask = row < n_ref[0] if masked else None
-    if atomic:
-      jsx.atomic_add(o_ref, None, x, mask=mask)
-    else:
-      jsx.store(o_ref, None, x, mask=mask)
+    x = (row * 64 + column).astype(jnp.float32) * x_ref[0]
+    _store_rows_before(o_ref, n_ref[0], x, atomic)
   spec = jax.ShapeDtypeStruct
-  x = spec((64, 64), jnp.float32)
-  scratch = [_tiled_smem((64, 64), jnp.bfloat16, 128)] * 2 if product else []
   return make_kernel(
-      accumulator_body, x, semantics=semantics, scratch_types=scratch), [
+      accumulator_body, spec((64, 64), jnp.float32), semantics=semantics), [
           spec((1,), jnp.float32), spec((1,), jnp.int32)]
+
+
+def _store_rows_before(o_ref, n, x, atomic=False):
+  jsx.store(o_ref, None, jnp.full((64, 64), -1.0))
+  row = plgpu.broadcasted_iota(
+      jnp.int32, (64, 64), 0, layout=plgpu.Layout.WGMMA)
+  if atomic:
+    jsx.atomic_add(o_ref, None, x, mask=row < n)
+  else:
+    jsx.store(o_ref, None, x, mask=row < n)
+
+
+def product(semantics, atomic=False, declared=True, warp=False):
+  """Rows of a matrix product, after a store into one of its operands."""
+  from jax_swapext import mosaic_gpu as jsx_gpu
+  def product_body(a_ref, b_ref, row_ref, n_ref, o_ref, a_smem, b_smem,
+                   barrier):
+    for x_ref, x_smem in ((a_ref, a_smem), (b_ref, b_smem)):
+      plgpu.copy_gmem_to_smem(x_ref, x_smem, barrier)
+      plgpu.barrier_wait(barrier)
+    def change():
+      jsx.store(a_smem, 3, jsx.load(row_ref))
+    if warp:
+      def change_and_commit():
+        change()
+        jsx_gpu.commit_smem()
+      in_warp(change_and_commit)
+    else:
+      change()
+      plgpu.commit_smem()
+    def multiply(acc_ref):
+      plgpu.wgmma(acc_ref, a_smem, b_smem)
+      return acc_ref[...]
+    x = pl.run_scoped(multiply, plgpu.ACC((64, 64), jnp.float32))
+    _store_rows_before(o_ref, n_ref[0], x, atomic)
+  spec, dtype = jax.ShapeDtypeStruct, jnp.bfloat16
+  smem = _tiled_smem((64, 64), dtype, 128) if declared else (
+      plgpu.SMEM((64, 64), dtype))
+  return make_kernel(
+      product_body, spec((64, 64), jnp.float32), semantics=semantics,
+      scratch_types=[smem, smem, plgpu.Barrier()]), [
+          spec((64, 64), dtype), spec((64, 64), dtype), spec((64,), dtype),
+          spec((1,), jnp.int32)]
 
 
 def swizzled(semantics, warp, op, dtype="float32", swizzle=128, mask=True):
@@ -747,6 +809,33 @@ def swizzled_block(semantics, warp):
       swizzled_block_body, x, semantics=semantics, scratch_types=[
           _tiled_smem((16, 64), jnp.float32, 128), plgpu.Barrier()]), [
               x, spec((8, 32), jnp.bool_)]
+
+
+def inferred_tiling(warp, op):
+  """Accesses to SMEM whose tiling and swizzle stock stores make necessary."""
+  def inferred_tiling_body(x_ref, m_ref, o_ref, old_ref, rows_ref, s_ref):
+    row, column = (plgpu.broadcasted_iota(
+        jnp.int32, (64, 64), d, layout=plgpu.Layout.WGMMA) for d in (0, 1))
+    s_ref[...] = (row * 64 + column).astype(jnp.float32)
+    def run():
+      x, mask = jsx.load(x_ref), jsx.load(m_ref)
+      values = () if op == "load" else (x,)
+      old = getattr(jsx, op)(s_ref, 17, *values, mask=mask)
+      jsx.store(old_ref, None, x if old is None else old)
+      jsx.store(s_ref, (slice(1, 64, 2), 5), jnp.full((32,), -1.0))
+      at = jnp.full((32,), 17, jnp.int32)
+      jsx.store(rows_ref, None, jsx.load(s_ref, at))
+    if warp:
+      in_warp(run)
+    else:
+      run()
+    o_ref[...] = plgpu.layout_cast(s_ref[...], plgpu.Layout.WGMMA)
+  spec = jax.ShapeDtypeStruct
+  x, square = spec((64,), jnp.float32), spec((64, 64), jnp.float32)
+  return make_kernel(
+      inferred_tiling_body, [square, x, spec((32, 64), jnp.float32)],
+      semantics="Warpgroup", scratch_types=[
+          plgpu.SMEM((64, 64), jnp.float32)]), [x, spec((64,), jnp.bool_)]
 
 
 def views(semantics, warp):

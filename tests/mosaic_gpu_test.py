@@ -329,11 +329,23 @@ class LayoutTest(_AccessTestCase):
     # Nothing is relaid out: that would go through shared memory.
     self.assertEmpty([c for c in kernel.counts("st", "ld") if "shared" in c])
 
-  @parameterized.product(semantics=_SEMANTICS)
-  def test_result_of_a_matrix_product_compiles(self, semantics):
+  @parameterized.product(
+      how=(("Lane", True), ("Warpgroup", True), ("Warpgroup", False)),
+      warp=(True, False), atomic=(True, False))
+  def test_matrix_product(self, how, warp, atomic):
+    semantics, declared = how
     kernel = self.compiler.compile(
-        kernels.accumulator, semantics, product=True)
-    self.assertIn("wgmma.mma_async", kernel.ptx)
+        kernels.product, semantics, atomic=atomic, declared=declared, warp=warp)
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-4, 5, (2, 64, 64)).astype(ml_dtypes.bfloat16)
+    row = rng.integers(-4, 5, 64).astype(ml_dtypes.bfloat16)
+    [out], report = kernel.run(a, b, row, np.array([37], np.int32), seed=1)
+    self.assertEmpty(report.races)
+    a[3] = row
+    x = a.astype(np.float32) @ b.astype(np.float32)
+    expected = np.full((64, 64), -1, np.float32)
+    expected[:37] = x[:37] - 1 if atomic else x[:37]
+    np.testing.assert_array_equal(out, expected)
 
   @parameterized.product(
       cell=(("store", "float32", 128, True), ("swap", "float32", 128, False),
@@ -370,6 +382,58 @@ class LayoutTest(_AccessTestCase):
     self.assertEmpty(report.races)
     x[8:, 32:] *= np.where(mask, 2, 1)
     np.testing.assert_array_equal(out, x)
+
+  @parameterized.product(
+      warp=(True, False), op=("load", "store", "swap", "atomic_add"))
+  def test_inferred_tiling(self, warp, op):
+    kernel = self.compiler.compile(kernels.inferred_tiling, warp, op)
+    rng = np.random.default_rng(0)
+    x = rng.integers(-50, 50, 64).astype(np.float32)
+    mask = rng.integers(0, 2, 64) == 1
+    (out, old, rows), report = kernel.run(x, mask, seed=1)
+    self.assertEmpty(report.races)
+    expected = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
+    row = expected[17].copy()
+    if op != "store":
+      np.testing.assert_array_equal(old, np.where(mask, row, 0))
+    if op != "load":
+      new = row + x if op == "atomic_add" else x
+      expected[17] = np.where(mask, new, row)
+    expected[1::2, 5] = -1
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(rows, np.tile(expected[17], (32, 1)))
+    # Stock's own accesses would have no bank conflicts otherwise.
+    self.assertIn("xor", kernel.ptx)
+
+  @parameterized.product(
+      op=("load", "store", "swap", "atomic_add", "atomic_cas"),
+      warp=(True, False), semantics=_SEMANTICS)
+  def test_memory_of_another_block(self, op, warp, semantics):
+    kernel = self.compiler.compile(kernels.cluster, semantics, warp, op)
+    self.assertIn("mapa.shared::cluster", kernel.ptx)
+    for opcode in kernel.counts("atom"):
+      self.assertIn(".cluster.", opcode)
+    rng = np.random.default_rng(0)
+    x = rng.integers(-50, 50, (2, 128)).astype(np.float32)
+    value = rng.integers(-50, 50, 64).astype(np.float32)
+    mask = rng.integers(0, 2, 64) == 1
+    before = x[:, 2:66].copy()
+    after, old = x.copy(), before.copy()
+    match op:
+      case "load":
+        old[:, ~mask] = 0
+      case "atomic_add":
+        old[:, ~mask] = 0
+        after[:, 2:66] = before + np.where(mask, value, 0)
+      case _:
+        after[:, 2:66] = value
+    after[:, 1] = x[:, 0] + 1
+    for seed in (None, 1, 2):
+      (out, seen), report = kernel.run(x, value, mask, seed=seed)
+      self.assertEmpty(report.races)
+      np.testing.assert_array_equal(out, after)
+      if op != "store":
+        np.testing.assert_array_equal(seen, old[::-1])
 
   @parameterized.product(warp=(True, False), semantics=_SEMANTICS)
   def test_views(self, warp, semantics):

@@ -118,6 +118,33 @@ def bulk_copies(semantics, interpret=False, swizzle=None, rows=64, columns=64):
       plgpu.Barrier()]), [x]
 
 
+def matrix_product(semantics, interpret=False, dtype="bfloat16", swizzle=128,
+                   k=64, transposed=(False, False), fenced=True):
+  """[64, k] by [k, 64]; a transposed operand lies in memory the other way."""
+  a, b = ((k, 64) if transposed[0] else (64, k),
+          (64, k) if transposed[1] else (k, 64))
+  def matrix_product_body(a_ref, b_ref, o_ref, a_smem, b_smem, barrier):
+    for x_ref, x_smem in ((a_ref, a_smem), (b_ref, b_smem)):
+      plgpu.copy_gmem_to_smem(x_ref, x_smem, barrier)
+      plgpu.barrier_wait(barrier)
+    if not fenced:
+      b_smem[...] = b_smem[...] * 2
+    def multiply(acc_ref):
+      left = plgpu.transpose_ref(a_smem, (1, 0)) if transposed[0] else a_smem
+      right = plgpu.transpose_ref(b_smem, (1, 0)) if transposed[1] else b_smem
+      plgpu.wgmma(acc_ref, left, right)
+      return acc_ref[...]
+    o_ref[...] = pl.run_scoped(multiply, plgpu.ACC((64, 64), _F32))
+  tile = swizzle // jnp.dtype(dtype).itemsize
+  transforms = (plgpu.TilingTransform((8, tile)),
+                plgpu.SwizzleTransform(swizzle))
+  return _kernel(matrix_product_body, semantics, _spec((64, 64)), interpret,
+                 scratch_types=[
+                     plgpu.SMEM(a, dtype, transforms=transforms),
+                     plgpu.SMEM(b, dtype, transforms=transforms),
+                     plgpu.Barrier()]), [_spec(a, dtype), _spec(b, dtype)]
+
+
 def two_warpgroups(semantics, interpret=False):
   def two_warpgroups_body(x_ref, o_ref):
     which = pl.ds(lax.axis_index("wg") * 128, 128)

@@ -234,6 +234,11 @@ def _mosaic_gpu(code: str, memory: str) -> list[Row]:
   place = f"Mosaic GPU, {code} code"
   one = "one instruction per element"
   small = f"8- and 16-bit elements {_IN_WORDS}"
+  tiling = "" if memory == "GMEM" else (
+      " Tiling and swizzle are followed, declared or inferred; but scalar loads"
+      " and stores under Warpgroup lowering are stock's, whose layout pass"
+      " rejects them where it has to infer any."
+  )
 
   def refused(operations, form, note):
     # One row for all dtypes that an operation takes elsewhere.
@@ -253,7 +258,7 @@ def _mosaic_gpu(code: str, memory: str) -> list[Row]:
       moves=(
           "vector instructions where the start is known to be aligned, else one"
           " per element; a mask predicates them; what stock supports is"
-          f" stock's. {_REPLICAS[code]}"
+          f" stock's. {_REPLICAS[code]}.{tiling}"
       ),
       exchanges=f"{one}; {_IN_ORDER}; {small}; {_OLD_VALUES[code]}",
       adds=(

@@ -46,12 +46,9 @@ def update(request, ref, place, swizzle, operands) -> ir.Value:
   """One atomic update of one element; returns the old value."""
   ty = gpu_ir.element_type(request.dtype)
   pointer = gpu_ir.element_pointer(ref, place, swizzle)
-  scope = request.scope
-  if scope is None:
-    scope = "block" if mgpu_utils.is_smem_ref(ref) else "device"
   kwargs: dict[str, Any] = {}
-  if _SYNC_SCOPES[scope] is not None:
-    kwargs["syncscope"] = _SYNC_SCOPES[scope]
+  if _SYNC_SCOPES[request.scope] is not None:
+    kwargs["syncscope"] = _SYNC_SCOPES[request.scope]
   order = _ORDERINGS[request.sem]
   signed = mgpu_utils.is_signed(request.dtype)
   op = request.op

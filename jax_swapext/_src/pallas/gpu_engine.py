@@ -55,7 +55,7 @@ class Request:
     writes: whether memory changes.
     dtype: of the region.
     sem: ordering of an atomic.
-    scope: of an atomic; None is what the memory space needs.
+    scope: of an atomic; None where it is not known yet.
     in_order: whether the elements of an atomic are updated in row-major order.
   """
 

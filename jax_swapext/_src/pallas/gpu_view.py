@@ -65,6 +65,21 @@ class View:
   shape: tuple[int, ...]
   swizzle: int | None
 
+  def is_tiled_or_swizzled(self) -> bool:
+    return self.swizzle is not None or any(
+        isinstance(s.transform, gpu_core.UntilingTransform) for s in self.steps
+    )
+
+  def of_memory(
+      self, tiling: tuple[int, ...] | None, swizzle: int | None
+  ) -> View:
+    """The same region of a Ref whose memory is tiled and swizzled."""
+    steps = self.steps
+    if tiling is not None:
+      untiling = gpu_core.UntilingTransform(tiling)
+      steps = [Step(untiling, untiling, ()), *steps]
+    return View(steps, self.shape, swizzle)
+
   def arrays(self) -> list[Any]:
     """The integer arrays of the last indexer, in its order."""
     if not self.steps or not isinstance(self.steps[-1].transform,

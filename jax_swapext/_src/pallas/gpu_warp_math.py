@@ -405,10 +405,9 @@ def _warpgroup_rule(ours, ctx, *args, **params):
       lowering._ensure_ir_value(x, a.dtype)
       for x, a in zip(args, ctx.avals_in, strict=True)
   ]
-  return gpu_dialect.fixed(
+  return gpu_dialect.per_thread(
       ctx, lambda *seen: ours(ctx, *seen, **params), values,
-      list(ctx.avals_in), list(ctx.avals_out),
-      lambda a: gpu_layouts.warp_value_layout(tuple(a.shape)), {},
+      lambda a: gpu_layouts.warp_value_layout(tuple(a.shape)),
   )
 
 
@@ -436,7 +435,7 @@ def register():
       _register(prim, _elementwise(prim))
   for prim, ours in _MOVING.items():
     _register(prim, ours)
-  # Neither emits anything collective; stock does not list them for warps.
+  # None emits anything collective; stock does not list them for warps.
   dialect_lowering._supported_warp_lowerings.update(
-      {"memref.load", "scf.while"}
+      {"memref.load", "mosaic_gpu.get_cluster_ref", "scf.while"}
   )
