@@ -345,6 +345,48 @@ WARP_MATH = {
     "fori": _loop_carry,
     "while": _while_carry,
     "two_carries": _scan_carry,
+    "rounding": lambda x, y: y + lax.round(
+        x * 2.0, lax.RoundingMethod.TO_NEAREST_EVEN) + lax.round(y * 2.0),
+    "more_functions": lambda x, y: jnp.cos(x) + lax.erf(y) + lax.exp2(
+        x) + jnp.sqrt(jnp.abs(y)) + lax.atan2(x, y),
+    "extremes": lambda x, y: jnp.maximum(x, y) * 2.0 - jnp.minimum(x, 0.5),
+    "bit_counts": lambda x, y: lax.clz((x * 64).astype(jnp.int32)).astype(
+        jnp.float32) + lax.shift_right_logical(
+            (y * 64).astype(jnp.int32), 28).astype(jnp.float32),
+    "compare": lambda x, y: sum(
+        jnp.where(c, 2.0**i, 0.0) for i, c in enumerate((
+            x == y, x != y, x < y, x <= y, x > y, x >= y))),
+    "full_max_min": lambda x, y: x * jnp.max(y) + jnp.min(y),
+    "integer_reductions": lambda x, y: x + (
+        jnp.sum((y * 8).astype(jnp.int32), axis=0)[None, :]
+        - jnp.max((y * 8).astype(jnp.int32), axis=1, keepdims=True)
+        + jnp.prod((y[:, :2] * 2).astype(jnp.int32), axis=1)[:, None]
+        ).astype(jnp.float32),
+    "both_axes": lambda x, y: x + jnp.sum(y, axis=(0, 1), keepdims=True),
+    "mean": lambda x, y: x - jnp.mean(y, axis=0, keepdims=True),
+    "prod_axis": lambda x, y: x * jnp.prod(
+        1.0 + 0.1 * y, axis=0, keepdims=True),
+    "all_axis": lambda x, y: jnp.where(
+        jnp.all(x < 2.0, axis=1, keepdims=True), x, y),
+    "expand_dims": lambda x, y: (x[:, None, :] * y[None, :, :]).sum(axis=1),
+    "transpose_3d": lambda x, y: jnp.transpose(
+        x.reshape(4, 8, 8), (1, 0, 2)).reshape(4, 64) + y,
+    "concatenate_many": lambda x, y: jnp.concatenate(
+        [x[:, i:i + 8] if i % 16 else y[:, i:i + 8] for i in range(0, 64, 8)],
+        axis=1),
+    "cumprod": lambda x, y: jnp.cumprod(1.0 + 0.1 * x, axis=1) + y,
+    "cummin_axis0": lambda x, y: lax.cummin(x, axis=0) + y,
+    "cumsum_integers": lambda x, y: jnp.cumsum(
+        (x * 8).astype(jnp.int32), axis=1).astype(jnp.float32) + y,
+    "scan": lambda x, y: lax.scan(
+        lambda c, _: (c * 0.5 + y, None), x, None, length=3)[0],
+    "switch": lambda x, y: lax.switch(
+        (x[0, 0] > 0).astype(jnp.int32), [lambda: x, lambda: x * y]),
+    "cond_in_loop": lambda x, y: lax.fori_loop(
+        0, 4, lambda i, c: lax.cond(
+            jnp.sum(c) > 0, lambda c: c - y, lambda c: c + x, c), x),
+    "while_on_vector": lambda x, y: lax.while_loop(
+        lambda c: jnp.max(c) < 4.0, lambda c: c + jnp.abs(y) + 0.5, x),
     "odd_size": lambda x, y: x + jnp.sum(y[:1, :33] * y[1:2, :33]),
     "odd_reduce": lambda x, y: x + jnp.sum(
         x[:3, :11] * y[1:, :11], axis=0)[4] + jnp.prod(

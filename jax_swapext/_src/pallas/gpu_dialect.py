@@ -300,7 +300,7 @@ def _constraints(ctx, op):
     variable = cs.Variable(open_sites[-1])
     sites[variable] = open_sites
     constraints.append(cs.NotOfType(variable, gpu_layouts.Splat))
-  declared = iter(op.in_transforms)
+  declared, none = iter(op.in_transforms), ir.ArrayAttr.get([])
   for i, x in enumerate(op.operands):
     if layout_inference._is_smem_ref(x):
       site = layout_inference.ValueSite(op, kinds.OPERAND, i)
@@ -310,7 +310,7 @@ def _constraints(ctx, op):
       )
       sites[variable] = [site]
       # Those of another block's memory are declared where the Ref comes from.
-      transforms = () if _is_of_cluster(x) else next(declared)
+      transforms = none if _is_of_cluster(x) else next(declared)
       if i or len(transforms):
         extract = layout_inference
         assignments[variable] = (

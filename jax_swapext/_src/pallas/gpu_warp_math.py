@@ -46,11 +46,10 @@ _WARPGROUP_WARP = lowering.mosaic_lowering_rules[gpu_core.WGxWARP_SEMANTICS]
 
 _ELEMENTWISE = (
     lax.abs_p, lax.add_p, lax.and_p, lax.atan2_p, lax.bitcast_convert_type_p,
-    lax.ceil_p, lax.clamp_p, lax.clz_p, lax.convert_element_type_p, lax.cos_p,
-    lax.div_p, lax.eq_p, lax.erf_p, lax.exp_p, lax.exp2_p, lax.floor_p,
-    lax.ge_p, lax.gt_p, lax.integer_pow_p, lax.is_finite_p, lax.le_p,
-    lax.log_p, lax.log1p_p, lax.logistic_p, lax.lt_p, lax.max_p, lax.min_p,
-    lax.mul_p, lax.ne_p, lax.neg_p, lax.not_p, lax.or_p, lax.pow_p, lax.rem_p,
+    lax.clamp_p, lax.clz_p, lax.convert_element_type_p, lax.cos_p, lax.div_p,
+    lax.eq_p, lax.erf_p, lax.exp_p, lax.exp2_p, lax.ge_p, lax.gt_p,
+    lax.integer_pow_p, lax.le_p, lax.log_p, lax.logistic_p, lax.lt_p, lax.max_p,
+    lax.min_p, lax.mul_p, lax.ne_p, lax.neg_p, lax.not_p, lax.or_p, lax.rem_p,
     lax.round_p, lax.rsqrt_p, lax.select_n_p, lax.shift_left_p,
     lax.shift_right_arithmetic_p, lax.shift_right_logical_p, lax.sign_p,
     lax.sin_p, lax.sqrt_p, lax.square_p, lax.sub_p, lax.tanh_p, lax.xor_p,
@@ -431,8 +430,7 @@ def _register(prim, ours):
 def register():
   """Gives warp code rules for arrays, beside those it has for scalars."""
   for prim in _ELEMENTWISE:
-    if prim in _LANE:
-      _register(prim, _elementwise(prim))
+    _register(prim, _elementwise(prim))
   for prim, ours in _MOVING.items():
     _register(prim, ours)
   # None emits anything collective; stock does not list them for warps.
