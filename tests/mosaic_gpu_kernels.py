@@ -746,27 +746,40 @@ def _tiled_smem(shape, dtype, swizzle):
       plgpu.SwizzleTransform(swizzle)))
 
 
-def accumulator(semantics, atomic=False):
+def accumulator(semantics, atomic=False, layout="WGMMA", rows=64):
   """Stores a value in the layout of a matrix product's result, under a mask."""
+  layout = getattr(plgpu.Layout, layout)
   def accumulator_body(x_ref, n_ref, o_ref):
     row, column = (plgpu.broadcasted_iota(
-        jnp.int32, (64, 64), d, layout=plgpu.Layout.WGMMA) for d in (0, 1))
+        jnp.int32, (rows, 64), d, layout=layout) for d in (0, 1))
     x = (row * 64 + column).astype(jnp.float32) * x_ref[0]
-    _store_rows_before(o_ref, n_ref[0], x, atomic)
+    _store_rows_before(o_ref, n_ref[0], x, atomic, layout)
   spec = jax.ShapeDtypeStruct
   return make_kernel(
-      accumulator_body, spec((64, 64), jnp.float32), semantics=semantics), [
+      accumulator_body, spec((rows, 64), jnp.float32), semantics=semantics), [
           spec((1,), jnp.float32), spec((1,), jnp.int32)]
 
 
-def _store_rows_before(o_ref, n, x, atomic=False):
-  jsx.store(o_ref, None, jnp.full((64, 64), -1.0))
-  row = plgpu.broadcasted_iota(
-      jnp.int32, (64, 64), 0, layout=plgpu.Layout.WGMMA)
+def _store_rows_before(o_ref, n, x, atomic=False, layout=plgpu.Layout.WGMMA):
+  jsx.store(o_ref, None, jnp.full(x.shape, -1.0))
+  row = plgpu.broadcasted_iota(jnp.int32, x.shape, 0, layout=layout)
   if atomic:
     jsx.atomic_add(o_ref, None, x, mask=row < n)
   else:
     jsx.store(o_ref, None, x, mask=row < n)
+
+
+def tensor_memory(semantics):
+  """Stores what comes from tensor memory under a mask."""
+  def tensor_memory_body(n_ref, o_ref, t_ref):
+    x = plgpu.async_load_tmem(t_ref)
+    plgpu.wait_load_tmem()
+    _store_rows_before(o_ref, n_ref[0], x, layout=plgpu.Layout.TCGEN05)
+  spec = jax.ShapeDtypeStruct
+  return make_kernel(
+      tensor_memory_body, spec((128, 64), jnp.float32), semantics=semantics,
+      scratch_types=[plgpu.TMEM((128, 64), jnp.float32)]), [
+          spec((1,), jnp.int32)]
 
 
 def product(semantics, atomic=False, declared=True, warp=False):

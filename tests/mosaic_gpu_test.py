@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import functools
 import math
 import re
@@ -329,6 +330,12 @@ class WideTest(_AccessTestCase):
                     **_PLACES[place]))
 
 
+def _per_warp(function, x, y):
+  """What JAX makes of each warp's arrays, on the CPU."""
+  with jax.default_device(jax.devices("cpu")[0]):
+    return np.stack([np.asarray(function(x[w], y[w])) for w in range(4)])
+
+
 @_needs_compiler
 class WarpMathTest(_AccessTestCase):
 
@@ -337,9 +344,7 @@ class WarpMathTest(_AccessTestCase):
     kernel = self.compiler.compile(kernels.warp_math, name, semantics)
     rng = np.random.default_rng(1)
     x, y = rng.standard_normal((2, 4, 4, 64)).astype(np.float32)
-    with jax.default_device(jax.devices("cpu")[0]):
-      expected = np.stack([
-          np.asarray(kernels.WARP_MATH[name](x[w], y[w])) for w in range(4)])
+    expected = _per_warp(kernels.WARP_MATH[name], x, y)
     for seed in (None, 1):
       [out], report = kernel.run(x, y, seed=seed)
       self.assertEmpty(report.races)
@@ -615,14 +620,6 @@ class PtxTest(_AccessTestCase):
         for which in (True, False))
     self.assertEqual(ours, stock)
 
-  @parameterized.product(semantics=_SEMANTICS)
-  def test_compiles_for_blackwell(self, semantics):
-    kernel = gpu_compile.compiler("b200").compile(
-        kernels.warp_copy, semantics, (128,), "float32")
-    self.assertIn(kernel.counts("st"), (
-        {"st.global.v2.b64": 1, "st.shared.v2.b64": 1},
-        {"st.global.v4.b32": 1, "st.shared.v4.b32": 1}))
-
 
 def _instructions(text: str) -> list[str]:
   """The lines of PTX without comments, source locations and blank ones."""
@@ -630,6 +627,80 @@ def _instructions(text: str) -> list[str]:
   lines = [line.strip() for line in text.splitlines()]
   return [line for line in lines
           if line and not line.startswith((".loc", ".file", "$L__tmp"))]
+
+
+@_needs_compiler
+class BlackwellTest(_AccessTestCase):
+  """Compiled for sm_100a, and that text executed."""
+
+  def setUp(self):
+    super().setUp()
+    self.compiler = gpu_compile.compiler("b200")
+
+  @parameterized.product(
+      case=(Case("load", shape=(128,), mask=True, other=True),
+            Case("swap", shape=(8, 64), index=(Window(1, 4), Window(3, 33)),
+                 dynamic=True),
+            Case("store", shape=(8, 64), index=np.array([7, 1, 3, 0]),
+                 dtype="bfloat16"),
+            Case("atomic_add", shape=(33,), dtype="float16", mask=True),
+            Case("atomic_max", shape=(128,)),
+            Case("atomic_cas", shape=(128,), dtype="int8"),
+            Case("atomic_xchg", shape=(6,), dtype="int32", index=np.arange(
+                33) % 6, kwargs=(("order", "index"),))),
+      place=(0, 3, 4, 7))
+  def test_access(self, case, place):
+    self.check(dataclasses.replace(case, **_PLACES[place]), seeds=(1,))
+
+  @parameterized.product(semantics=_SEMANTICS)
+  def test_warp_copy(self, semantics):
+    kernel = self.compiler.compile(
+        kernels.warp_copy, semantics, (128,), "float32")
+    self.assertEqual(kernel.architecture, "sm_100a")
+    self.assertIn(kernel.counts("st"), (
+        {"st.global.v2.b64": 1, "st.shared.v2.b64": 1},
+        {"st.global.v4.b32": 1, "st.shared.v4.b32": 1}))
+
+  @parameterized.product(
+      name=("softmax", "cumsum", "transpose", "odd_reduce", "while"),
+      semantics=_SEMANTICS)
+  def test_warp_math(self, name, semantics):
+    kernel = self.compiler.compile(kernels.warp_math, name, semantics)
+    x, y = np.random.default_rng(1).standard_normal(
+        (2, 4, 4, 64)).astype(np.float32)
+    [out], report = kernel.run(x, y, seed=1)
+    self.assertEmpty(report.races)
+    np.testing.assert_allclose(
+        out, _per_warp(kernels.WARP_MATH[name], x, y), rtol=3e-5, atol=3e-5)
+
+  @parameterized.product(semantics=_SEMANTICS, atomic=(False, True))
+  def test_accumulator_under_a_mask(self, semantics, atomic):
+    kernel = self.compiler.compile(
+        kernels.accumulator, semantics, atomic=atomic, layout="TCGEN05",
+        rows=128)
+    x = np.arange(128 * 64, dtype=np.float32).reshape(128, 64)
+    [out], report = kernel.run(
+        np.ones(1, np.float32), np.array([37], np.int32), seed=1)
+    self.assertEmpty(report.races)
+    expected = np.full((128, 64), -1, np.float32)
+    expected[:37] = x[:37] - 1 if atomic else x[:37]
+    np.testing.assert_array_equal(out, expected)
+    self.assertEmpty([c for c in kernel.counts("st", "ld") if "shared" in c])
+
+  @parameterized.parameters(*_SEMANTICS)
+  def test_tensor_memory_under_a_mask_compiles(self, semantics):
+    kernel = self.compiler.compile(kernels.tensor_memory, semantics)
+    self.assertIn("tcgen05.ld", kernel.ptx)
+
+  @parameterized.product(warp=(True, False), semantics=_SEMANTICS)
+  def test_swizzled_block(self, warp, semantics):
+    kernel = self.compiler.compile(kernels.swizzled_block, semantics, warp)
+    x = np.arange(16 * 64, dtype=np.float32).reshape(16, 64)
+    mask = np.arange(8 * 32).reshape(8, 32) % 3 == 0
+    [out], report = kernel.run(x, mask, seed=1)
+    self.assertEmpty(report.races)
+    x[8:, 32:] *= np.where(mask, 2, 1)
+    np.testing.assert_array_equal(out, x)
 
 
 @_needs_compiler
