@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import dataclasses
+import html
 import textwrap
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -70,23 +71,31 @@ class Row:
           yield operation, dtype, index
 
 
+  def texts(self) -> tuple[str, ...]:
+    """What a table has of this row, a text for each of `_TITLES`."""
+    forms = "" if self.indices == INDICES else f"{', '.join(self.indices)}: "
+    return (
+        self.place, self.memory, ", ".join(self.operations),
+        ", ".join(self.dtypes), "yes" if self.supported else "no",
+        forms + self.note,
+    )
+
+
+_TITLES = ("place", "memory", "operations", "dtypes", "", "note")
+
+
 class Matrix(tuple[Row, ...]):
-  """Rows of the support matrix; prints as a table."""
+  """Rows of the support matrix; prints as a table, in a notebook too."""
 
   def __str__(self) -> str:
     if not self:
       return "no such row"
-    titles = ("place", "memory", "operations", "dtypes", "", "note")
     widths = (20, 8, 22, 22, 3, 40)
-    lines = [_line(titles, widths), _line(["-" * w for w in widths], widths)]
+    lines = [_line(_TITLES, widths), _line(["-" * w for w in widths], widths)]
     for row in self:
-      forms = "" if row.indices == INDICES else f"{', '.join(row.indices)}: "
-      cells = (
-          row.place, row.memory, ", ".join(row.operations),
-          ", ".join(row.dtypes), "yes" if row.supported else "no",
-          forms + row.note,
-      )
-      wrapped = [textwrap.wrap(c, w) or [""] for c, w in zip(cells, widths)]
+      wrapped = [
+          textwrap.wrap(c, w) or [""] for c, w in zip(row.texts(), widths)
+      ]
       for i in range(max(map(len, wrapped))):
         lines.append(
             _line([w[i] if i < len(w) else "" for w in wrapped], widths)
@@ -94,6 +103,38 @@ class Matrix(tuple[Row, ...]):
     return "\n".join(lines)
 
   __repr__ = __str__
+
+  def markdown(self) -> str:
+    """A section for each place: a table of what works and what does not."""
+    parts = []
+    for place in dict.fromkeys(row.place for row in self):
+      parts += [f"## {place[0].upper()}{place[1:]}", ""]
+      parts += [_bars(_TITLES[1:]), _bars(["---"] * len(_TITLES[1:]))]
+      parts += [_bars(r.texts()[1:]) for r in self if r.place == place]
+      parts.append("")
+    return "\n".join(parts)
+
+  def _repr_html_(self) -> str:
+    """The table that notebooks show."""
+
+    def line(tag, cells, style=""):
+      inner = "".join(
+          f"<{tag} style='text-align: left; vertical-align: top'>"
+          f"{html.escape(cell)}</{tag}>"
+          for cell in cells
+      )
+      return f"<tr{style}>{inner}</tr>"
+
+    # Not by colour alone: the column with yes and no says it too.
+    rows = [
+        line("td", row.texts(), "" if row.supported else " style='color: gray'")
+        for row in self
+    ]
+    return f"<table>{line('th', _TITLES)}{''.join(rows)}</table>"
+
+
+def _bars(cells) -> str:
+  return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
 
 
 def _line(cells, widths) -> str:
