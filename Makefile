@@ -60,7 +60,7 @@ export JAX_PLATFORMS
 export ALLOW_MULTIPLE_LIBTPU_LOAD := 1
 export TPU_WORKER_HOSTNAMES := localhost
 
-.PHONY: help env demo test test-quick lint bench docs/support.md lock clean
+.PHONY: help env demo test test-quick lint bench docs docs/support.md lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z.\/-]+:.*## / { printf "%-17s%s\n", $$1, $$2 }' Makefile
@@ -104,6 +104,10 @@ bench: $(VENV)/ready ## print the benchmarks' tables
 	  echo "==> Running $$bench $(ON)"; \
 	  $(BIN)/python $$bench $(ARGS) || exit; \
 	done
+
+docs: $(VENV)/ready ## build the pages of docs/ with sphinx
+	@echo "==> Building build/docs/index.html, warnings being errors"
+	@$(BIN)/python -m sphinx -q -W --keep-going docs build/docs
 
 docs/support.md: $(VENV)/ready ## write the page of the support matrix
 	@echo "==> Writing $@ from jax_swapext.support()"
