@@ -141,11 +141,11 @@ def run(update: Update, launch, *args) -> list[np.ndarray]:
   with (
       update.tiles(),
       mock.patch.multiple(
-          cuda, _launch=launch, _target=lambda platform: (None, 90)
+          cuda, _launch=launch, _target=lambda *_: (None, 90)
       ),
   ):
     outs = cuda._fetch_update_gpu(
-        "cuda", *map(jax.numpy.asarray, args),
+        "cuda", None, *map(jax.numpy.asarray, args),
         mask=None if mask is None else jax.numpy.asarray(mask), **update.params,
     )
   return [np.asarray(o) for o in outs]
@@ -384,7 +384,7 @@ def _compile_for_amd(updates):
   with (
       _recording() as launches,
       mock.patch.object(compiler.HIPBackend, "make_llir", make_llir),
-      mock.patch.object(cuda, "_target", lambda platform: (None, None)),
+      mock.patch.object(cuda, "_target", lambda *_: (None, None)),
       # It asks the GPU that is there.
       mock.patch.object(gpu_triton, "get_arch_details", lambda _: "gfx942"),
   ):

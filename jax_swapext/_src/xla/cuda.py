@@ -298,7 +298,8 @@ def _warn_of_xla(reason: str):
 
 
 def _rule(platform, ctx, *args, **params):
-  device = compat.lowered_for(ctx, "gpu")
+  # Devices say "gpu", whatever their maker; abstract ones also say "cuda".
+  device = compat.lowered_for(ctx, ("gpu", platform))
   fun = functools.partial(_fetch_update_gpu, platform, device)
   return fetch_update.lowering(fun)(ctx, *args, **params)
 
