@@ -490,6 +490,23 @@ def masked_by_hand(semantics):
                     jax.ShapeDtypeStruct((128,), jnp.int32)]
 
 
+def accumulate(semantics, space, warp):
+  """Atomic updates whose old values nobody wants."""
+  def accumulate_body(x_ref, o_ref, s_ref):
+    def run():
+      jsx.atomic_add(
+          s_ref if space == "smem" else o_ref, None, jsx.load(x_ref))
+    if warp:
+      in_warp(run)
+    else:
+      run()
+    if space == "smem":
+      jsx.store(o_ref, None, jsx.load(s_ref))
+  x = jax.ShapeDtypeStruct((128,), jnp.int32)
+  return make_kernel(accumulate_body, x, semantics=semantics, scratch_types=[
+      plgpu.SMEM((128,), jnp.int32)]), [x]
+
+
 class _Stock:
   """The accesses in stock syntax, under the names of ours."""
 

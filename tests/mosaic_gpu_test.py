@@ -611,6 +611,19 @@ class PtxTest(_AccessTestCase):
       self.assertLess(len(code), len(by_hand.sass()))
 
   @parameterized.product(
+      space=("smem", "gmem"), warp=(True, False), semantics=_SEMANTICS)
+  def test_unused_old_values_are_not_returned(self, space, warp, semantics):
+    kernel = self.compiler.compile(
+        kernels.accumulate, semantics, space, warp)
+    self.assertEqual(sum(kernel.counts("atom", "red").values()), 1 + 3 * warp)
+    if (code := kernel.sass()) is not None:
+      # ptxas sees that the text's `atom` has a result that nobody reads.
+      updates = [line for line in code if re.match(r"(ATOM|RED)", line)]
+      self.assertLen(updates, 1 + 3 * warp)
+      for line in updates:
+        self.assertRegex(line, r"^(REDG\.|ATOMS\.ADD RZ,)")
+
+  @parameterized.product(
       name=list(kernels.STOCK_ACCESSES), semantics=_SEMANTICS,
       dtype=("float32", "bfloat16"))
   def test_equals_stock(self, name, semantics, dtype):
