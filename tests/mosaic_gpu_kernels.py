@@ -756,6 +756,30 @@ def cluster(semantics, warp, op):
           x, spec((64,), jnp.float32), spec((64,), jnp.bool_)]
 
 
+def peer_device(semantics, op, warp):
+  """An access to the output of the other one of two devices."""
+  def peer_device_body(x_ref, m_ref, o_ref):
+    other = 1 - lax.axis_index("device")
+    peer = plgpu.remote_ref(
+        o_ref, other, device_id_type=pl.DeviceIdType.LOGICAL)
+    def run():
+      x, mask = jsx.load(x_ref), jsx.load(m_ref)
+      match op:
+        case "load":
+          jsx.store(o_ref, None, jsx.load(peer, mask=mask))
+        case "store":
+          jsx.store(peer, None, x, mask=mask)
+        case "atomic_add":
+          jsx.atomic_add(peer, None, x, mask=mask)
+    if warp:
+      in_warp(run)
+    else:
+      run()
+  x = jax.ShapeDtypeStruct((128,), jnp.float32)
+  return make_kernel(peer_device_body, x, semantics=semantics), [
+      x, jax.ShapeDtypeStruct((128,), jnp.bool_)]
+
+
 def _tiled_smem(shape, dtype, swizzle):
   itemsize = np.dtype(dtype).itemsize
   return plgpu.SMEM(shape, dtype, transforms=(

@@ -474,6 +474,20 @@ class LayoutTest(_AccessTestCase):
       if op != "store":
         np.testing.assert_array_equal(seen, old[::-1])
 
+  @parameterized.product(
+      op=("load", "store", "atomic_add"), warp=(True, False),
+      semantics=_SEMANTICS)
+  def test_memory_of_another_device_compiles(self, op, warp, semantics):
+    # Only the address is another one: what is done there is tested elsewhere.
+    kernel = _two_devices().compile(kernels.peer_device, semantics, op, warp)
+    n = 4 if warp else 1
+    if op == "atomic_add":
+      counts = kernel.counts("atom")
+      self.assertEqual(counts, {"atom.relaxed.sys.global.add.f32": n})
+    else:
+      root = {"load": "ld", "store": "st"}[op]
+      self.assertEqual(kernel.counts(root)[f"{root}.global.b32"], n)
+
   @parameterized.product(warp=(True, False), semantics=_SEMANTICS)
   def test_views(self, warp, semantics):
     kernel = self.compiler.compile(kernels.views, semantics, warp)
@@ -779,6 +793,13 @@ class RefusalTest(_AccessTestCase):
 def _stock_compiler():
   """A compiler whose child never imports this library."""
   child = gpu_compile.Compiler()
+  atexit.register(child.close)
+  return child
+
+
+@functools.cache
+def _two_devices():
+  child = gpu_compile.Compiler(devices=2)
   atexit.register(child.close)
   return child
 

@@ -211,12 +211,18 @@ _REPLICAS = {
         " lowering, in units of 1 KiB."
     ),
 }
-_SHARED = (
-    " Also another block's, by plgpu.cluster_ref. Tiling and swizzle are"
-    " followed, declared or inferred; but under Warpgroup lowering scalar"
-    " stores, and in warpgroup code scalar loads, are stock's, whose layout"
-    " pass rejects them where it has to infer any."
-)
+_ELSEWHERE = {
+    "SMEM": (
+        "Also another block's, by plgpu.cluster_ref. Tiling and swizzle are"
+        " followed, declared or inferred; but under Warpgroup lowering scalar"
+        " stores, and in warpgroup code scalar loads, are stock's, whose layout"
+        " pass rejects them where it has to infer any."
+    ),
+    "GMEM": (
+        "Also another device's, by plgpu.remote_ref, compiled but not run;"
+        ' atomics of that device itself need scope="system".'
+    ),
+}
 _OLD_VALUES = {
     "warp": "old values of elements held by several lanes come by shuffles",
     "warpgroup": (
@@ -259,7 +265,7 @@ def _mosaic_gpu(code: str, memory: str) -> list[Row]:
       moves=(
           "vector instructions where the start is known to be aligned, else one"
           " per element; a mask predicates them; what stock supports is"
-          f" stock's. {_REPLICAS[code]}{_SHARED if memory == 'SMEM' else ''}"
+          f" stock's. {_REPLICAS[code]} {_ELSEWHERE[memory]}"
       ),
       exchanges=f"{one}; {_IN_ORDER}; {small}; {_OLD_VALUES[code]}",
       adds=(
