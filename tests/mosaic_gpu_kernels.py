@@ -507,6 +507,26 @@ def accumulate(semantics, space, warp):
       plgpu.SMEM((128,), jnp.int32)]), [x]
 
 
+def atomics(semantics, space, dtype):
+  """Every atomic operation that the dtype has, old values wanted."""
+  dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
+  names = ["xchg", "cas", "add", "max", "min"]
+  if dtype.kind in "iu":
+    names += ["and", "or", "xor"]
+  def atomics_body(x_ref, o_ref, s_ref):
+    def run():
+      x = jsx.load(x_ref)
+      for i, name in enumerate(names):
+        values = (x, x) if name == "cas" else (x,)
+        ref = s_ref if space == "smem" else o_ref.at[len(names)]
+        jsx.store(o_ref, i, getattr(jsx, f"atomic_{name}")(ref, None, *values))
+    in_warp(run)
+  spec = jax.ShapeDtypeStruct
+  return make_kernel(
+      atomics_body, spec((len(names) + 1, 32), dtype), semantics=semantics,
+      scratch_types=[plgpu.SMEM((32,), dtype)]), [spec((32,), dtype)]
+
+
 class _Stock:
   """The accesses in stock syntax, under the names of ours."""
 

@@ -585,6 +585,24 @@ _COPY_TABLE = (
 )
 
 
+# How often a lane of a warp executes what, for an element of one atomic of each
+# kind; cas that are more than one are loops.
+_BITS = {"and.b32": 1, "or.b32": 1, "xor.b32": 1}
+_ATOMIC_TABLE = {
+    "int32": {"exch.b32": 1, "cas.b32": 1, "add.u32": 1, "max.s32": 1,
+              "min.s32": 1, **_BITS},
+    "uint32": {"exch.b32": 1, "cas.b32": 1, "add.u32": 1, "max.u32": 1,
+               "min.u32": 1, **_BITS},
+    "float32": {"exch.b32": 1, "cas.b32": 3, "add.f32": 1},
+    "float16": {"cas.b32": 4, "add.noftz.f16": 1},
+    "bfloat16": {"cas.b32": 4, "add.noftz.bf16": 1},
+    "uint8": {"cas.b32": 5, **_BITS},
+    "int64": {"exch.b64": 1, "cas.b64": 1, "add.u64": 1, "max.s64": 1,
+              "min.s64": 1, "and.b64": 1, "or.b64": 1, "xor.b64": 1},
+    "float64": {"exch.b64": 1, "cas.b64": 3, "add.f64": 1},
+}
+
+
 @_needs_compiler
 class PtxTest(_AccessTestCase):
 
@@ -636,6 +654,16 @@ class PtxTest(_AccessTestCase):
       self.assertLen(updates, 1 + 3 * warp)
       for line in updates:
         self.assertRegex(line, r"^(REDG\.|ATOMS\.ADD RZ,)")
+
+  @parameterized.product(
+      dtype=list(_ATOMIC_TABLE),
+      place=(("Lane", "smem"), ("Warpgroup", "gmem")))
+  def test_atomics(self, dtype, place):
+    kernel = _wide_compiler().compile(kernels.atomics, *place, dtype)
+    prefix = "atom.relaxed." + {
+        "smem": "cta.shared.", "gmem": "gpu.global."}[place[1]]
+    self.assertEqual(kernel.counts("atom", "red"), {
+        prefix + kind: n for kind, n in _ATOMIC_TABLE[dtype].items()})
 
   @parameterized.product(
       name=list(kernels.STOCK_ACCESSES), semantics=_SEMANTICS,
