@@ -705,6 +705,24 @@ def planted_race(semantics, interpret=False):
                          plgpu.SMEM((32,), jnp.int32)]), [spec]
 
 
+def odd_old_values(semantics):
+  """Arithmetic on the old values of an atomic on 33 elements, in each warp."""
+  def odd_old_values_body(x_ref, most_ref, sum_ref, s_ref):
+    def one_warp():
+      w = lax.axis_index("warp")
+      jsx.store(s_ref, w, jsx.load(x_ref, w))
+      old = jsx.atomic_add(s_ref, w, jnp.ones((33,), jnp.int32))
+      jsx.store(most_ref, w, jnp.max(old))
+      jsx.store(sum_ref, w, jnp.sum(old + jsx.load(s_ref, w)))
+    pl.kernel(one_warp, mesh=plgpu.WarpMesh(axis_name="warp"))()
+  spec = jax.ShapeDtypeStruct
+  each = spec((4,), jnp.int32)
+  return make_kernel(
+      odd_old_values_body, [each, each], semantics=semantics,
+      scratch_types=[plgpu.SMEM((4, 33), jnp.int32)]), [
+          spec((4, 33), jnp.int32)]
+
+
 def bulk_store_from_warp(semantics, commit=True):
   """A warp fills SMEM and copies it out, the fence in between."""
   from jax_swapext import mosaic_gpu as jsx_gpu

@@ -277,6 +277,17 @@ class AtomicTest(_AccessTestCase):
         op, dtype=dtype, shape=shape, index=index, mask=place % 2 == 0,
         kwargs=(("order", "index"),), **_PLACES[place]), seeds=(None, 1))
 
+  @parameterized.parameters(*_SEMANTICS)
+  def test_old_values_of_odd_sizes(self, semantics):
+    kernel = self.compiler.compile(kernels.odd_old_values, semantics)
+    # The greatest is the last, which several lanes hold.
+    x = np.arange(-60, -60 + 4 * 33, dtype=np.int32).reshape(4, 33) - 80
+    for seed in (None, 1):
+      (most, total), report = kernel.run(x, seed=seed)
+      self.assertEmpty(report.races)
+      np.testing.assert_array_equal(most, x.max(axis=1))
+      np.testing.assert_array_equal(total, (2 * x + 1).sum(axis=1))
+
   @parameterized.product(place=(0, 2, 4, 6))
   def test_nan_propagates(self, place):
     case = Case("atomic_max", shape=(32,), **_PLACES[place])
