@@ -245,6 +245,8 @@ def refused_form(op, form, semantics, warp, space):
           ref, index = ref.reshape(127, 43), (slice(0, 43), slice(0, 31))
         case "view as a dtype of another width":
           ref = ref.bitcast(jnp.int16)
+        case "multicast view":
+          ref, index = plgpu.multicast_ref(ref, "device"), pl.ds(0, 32)
         case "integer arrays in a view":
           ref, index = ref.at[jnp.zeros((64,), jnp.int32)], pl.ds(0, 32)
       n_values = {"load": 0, "atomic_cas": 2}.get(op, 1)

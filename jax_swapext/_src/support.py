@@ -292,6 +292,11 @@ def _mosaic_gpu(code: str, memory: str) -> list[Row]:
               REF_OPERATIONS, "integer arrays in a view",
               "combine the two indices into one",
           ),
+          *(refused(
+              REF_OPERATIONS, "multicast view",
+              "use plgpu.multimem_store or plgpu.multimem_load_reduce, or"
+              " plgpu.remote_ref for each device",
+          ) if memory == "GMEM" else ()),
       ),
   )
 

@@ -176,7 +176,7 @@ def _lower(ctx, request: Request, ref, leaves, tree):
     return _call_stock(ctx, ref, leaves, site)
   if places:
     ref, ref_aval = gpu_view.resolve_places(
-        ctx, ref_aval, ref, places, place_avals
+        name, ctx, ref_aval, ref, places, place_avals
     )
     site = dataclasses.replace(site, ref_aval=ref_aval)
   region = site.region()
