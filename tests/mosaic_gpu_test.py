@@ -497,7 +497,10 @@ class LayoutTest(_AccessTestCase):
       self.assertEqual(counts, {"atom.relaxed.sys.global.add.f32": n})
     else:
       root = {"load": "ld", "store": "st"}[op]
-      self.assertEqual(kernel.counts(root)[f"{root}.global.b32"], n)
+      counts = kernel.counts(root)
+      # In jax 0.11.2 the address space of such a pointer gets lost.
+      self.assertIn(
+          n, (counts.get(f"{root}.global.b32"), counts.get(f"{root}.b32")))
 
   @parameterized.product(warp=(True, False), semantics=_SEMANTICS)
   def test_views(self, warp, semantics):
