@@ -157,6 +157,9 @@ def kind(dtype) -> str:
   return "f" if dtype in FLOATS else dtype.kind
 
 
+FLOAT_OPS = tuple(op for op in OPS if op.accepts(np.float32))
+
+
 def named(*rows):
   """Rows for `parameterized.named_parameters`, named after their cells."""
   rows = [row if isinstance(row, tuple) else (row,) for row in rows]
@@ -225,6 +228,20 @@ def tame(dtype, shape, seed: int = 0) -> np.ndarray:
   ranks = rng.permutation(size) + 1.0 + seed / 8
   signs = np.where(rng.integers(0, 2, size) == 0, -1, 1)
   return (signs * ranks / 4).reshape(shape).astype(dtype)
+
+
+def example(op, seed=0):
+  """Arguments `x, idx, *values` of a call; its positions repeat if they may."""
+  dtype = np.float32 if op.accepts(np.float32) else np.int32
+  # Which write of a repeated position remains is open for swap and store.
+  repeats = op.is_atomic or op is LOAD
+  idx = np.array([1, 1, 3, 1] if repeats else [1, 0, 3, 4], np.int32)
+  x = tame(dtype, (5,), seed)
+  values = [tame(dtype, (4,), seed + 1 + k) for k in range(op.operands)]
+  if op is CAS:
+    # Succeeds, fails, succeeds, succeeds on what the first one wrote.
+    values[0] = np.array([x[1], x[1], x[3], values[1][0]])
+  return x, idx, *values
 
 
 def to_jax_index(idx: Any) -> Any:

@@ -27,6 +27,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import jax
 from jax_swapext._src import compat
+from jax_swapext._src.xla import partition
 
 _PACKAGE = pathlib.Path(compat.__file__).parents[1]
 
@@ -87,6 +88,15 @@ class CompatTest(parameterized.TestCase):
     for name in ("fancy_transposes", "remat_rules", "pp_eqn_rules"):
       with self.subTest(name):
         self.assertIsInstance(getattr(compat, name), dict)
+
+  def test_set_that_primitives_are_put_into_exists(self):
+    self.assertIsInstance(compat.prim_requires_devices, set)
+
+  def test_lowering_context_tells_who_partitions(self):
+    fields = inspect.signature(partition.sharding_impls.ShardingContext)
+    self.assertContainsSubset(
+        ("num_devices", "abstract_mesh"), fields.parameters
+    )
 
   def test_primitive_is_the_public_one(self):
     core = importlib.import_module("jax.extend.core")

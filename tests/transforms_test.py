@@ -14,11 +14,7 @@
 """Transformations: what is true of one call stays true of all of them."""
 
 import dataclasses
-import functools
-import os
 import re
-import subprocess
-import sys
 from typing import Any
 
 from absl.testing import absltest
@@ -38,39 +34,19 @@ from jax._src.state import discharge
 import jax.export
 import jax.extend
 import jax.numpy as jnp
-from jax.sharding import AxisType
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
-import jax_swapext as jsx
 import numpy as np
 import pytest
 import reference
 import strategies
 
 MUTATING = tuple(op for op in OPS if op is not cases.LOAD)
-FLOAT_OPS = tuple(op for op in OPS if op.accepts(np.float32))
-
-
-def example(op, seed=0):
-  """Arguments `x, idx, *values` of a call; its positions repeat if they may."""
-  dtype = np.float32 if op.accepts(np.float32) else np.int32
-  # Which write of a repeated position remains is open for swap and store.
-  repeats = op.is_atomic or op is cases.LOAD
-  idx = np.array([1, 1, 3, 1] if repeats else [1, 0, 3, 4], np.int32)
-  x = cases.tame(dtype, (5,), seed)
-  values = [cases.tame(dtype, (4,), seed + 1 + k) for k in range(op.operands)]
-  if op is cases.CAS:
-    # Succeeds, fails, succeeds, succeeds on what the first one wrote.
-    values[0] = np.array([x[1], x[1], x[3], values[1][0]])
-  return x, idx, *values
-
 
 class ControlFlowTest(parameterized.TestCase):
   """Refs that loops and branches close over."""
 
   @parameterized.named_parameters(*named(*OPS))
   def test_scan(self, op):
-    x, *args = example(op)
+    x, *args = cases.example(op)
 
     @jax.jit
     def f(x, args):
@@ -86,7 +62,7 @@ class ControlFlowTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*named(*OPS))
   def test_scan_with_a_ref_of_its_own(self, op):
-    x, *args = example(op)
+    x, *args = cases.example(op)
 
     @jax.jit
     def f(x, args):
@@ -101,7 +77,7 @@ class ControlFlowTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*named(*OPS))
   def test_fori_loop(self, op):
-    x, *args = example(op)
+    x, *args = cases.example(op)
 
     @jax.jit
     def f(x, args):
@@ -118,7 +94,7 @@ class ControlFlowTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*named(*OPS))
   def test_while_loop(self, op):
-    x, *args = example(op)
+    x, *args = cases.example(op)
 
     @jax.jit
     def f(x, args, n):
@@ -135,7 +111,7 @@ class ControlFlowTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*named(*OPS))
   def test_cond(self, op):
-    x, *args = example(op)
+    x, *args = cases.example(op)
 
     @jax.jit
     def f(x, args, p):
@@ -157,26 +133,26 @@ class JitTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*named(*OPS))
   def test_ref_as_argument(self, op):
-    x, *args = example(op)
+    x, *args = cases.example(op)
     ref = jax.new_ref(jnp.asarray(x))
     result = jax.jit(op.apply)(ref, *args)
     op.check((result, ref[...]), x, *args)
 
   @parameterized.named_parameters(*named(*OPS))
   def test_disable_jit(self, op):
-    x, *args = example(op)
+    x, *args = cases.example(op)
     with jax.disable_jit():
       op.check(op.pure(jnp.asarray(x), *map(jnp.asarray, args)), x, *args)
 
   @parameterized.named_parameters(*named(*OPS))
   def test_dropped_result_keeps_the_write(self, op):
-    x, *args = example(op)
+    x, *args = cases.example(op)
     new = jax.jit(lambda *args: op.pure(*args)[1])(x, *args)
     op.check((None, new), x, *args, dropped=True)
 
   @parameterized.named_parameters(*named(*MUTATING))
   def test_dropped_ref_keeps_the_result(self, op):
-    x, *args = example(op)
+    x, *args = cases.example(op)
     got = jax.jit(lambda *args: op.pure(*args)[0])(x, *args)
     want, _ = op.expected(x, *args)
     if want is None:
@@ -186,7 +162,7 @@ class JitTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*named(*OPS))
   def test_dead_access_is_removed(self, op):
-    x, *args = example(op)
+    x, *args = cases.example(op)
 
     def f(x, *args):
       op.pure(x, *args)
@@ -197,7 +173,7 @@ class JitTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*named(*OPS))
   def test_printed_form(self, op):
-    x, *args = example(op)
+    x, *args = cases.example(op)
     ref = jax.new_ref(jnp.asarray(x))
     jaxpr = jax.make_jaxpr(op.apply)(ref, *args)
     [line] = [s for s in str(jaxpr).splitlines() if "<-" in s]
@@ -208,7 +184,7 @@ class JitTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*named(*OPS))
   def test_custom_vjp(self, op):
-    x, *args = example(op)
+    x, *args = cases.example(op)
     x = x.astype(np.float32)  # something to differentiate
 
     @jax.custom_vjp
@@ -225,15 +201,15 @@ class JitTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*named(*OPS))
   def test_export(self, op):
-    x, *args = example(op)
+    x, *args = cases.example(op)
     exported = jax.export.export(jax.jit(op.pure))(x, *args)
     again = jax.export.deserialize(exported.serialize())
     op.check(again.call(x, *args), x, *args)
 
-  @parameterized.named_parameters(*named(*FLOAT_OPS))
+  @parameterized.named_parameters(*named(*cases.FLOAT_OPS))
   @pytest.mark.slow
   def test_export_of_vjp(self, op):
-    x, *args = example(op)
+    x, *args = cases.example(op)
 
     @jax.jit
     def f(x, *args):
@@ -431,7 +407,7 @@ class VmapTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*named(*OPS))
   def test_vmap_of_vmap(self, op):
-    x, idx, *values = example(op)
+    x, idx, *values = cases.example(op)
     xs = np.stack([[x + 8 * i + j for j in range(3)] for i in range(2)])
     xs = xs.astype(x.dtype)
     idxs = np.stack([idx, idx[::-1]])
@@ -446,7 +422,7 @@ class VmapTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*named(*OPS))
   def test_vmap_of_a_ref_argument(self, op):
-    x, *args = example(op)
+    x, *args = cases.example(op)
     xs = np.stack([x, x[::-1]])
     many = [np.stack([a, a[::-1]]) for a in args]
     ref = jax.new_ref(jnp.asarray(xs))
@@ -457,7 +433,7 @@ class VmapTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*named(*OPS))
   def test_vmap_inside_scan_inside_vmap(self, op):
-    x, idx, *values = example(op)
+    x, idx, *values = cases.example(op)
     xs = np.stack([x, x[::-1]])
 
     def f(x, idx, values):
@@ -476,7 +452,7 @@ class VmapTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*named(*ATOMICS))
   def test_fetch(self, op):
-    x, idx, *values = example(op)
+    x, idx, *values = cases.example(op)
     xs = np.stack([x, x[::-1]])
     # Out of range in one example must not become in range of the next one.
     idxs = np.stack([np.append(idx, [5, -6]), np.append(idx, [6, -5])])
@@ -491,211 +467,12 @@ class VmapTest(parameterized.TestCase):
   @parameterized.named_parameters(*named(*ATOMICS))
   def test_fetch_of_unbatched_array(self, op):
     # The functions on arrays are pure: each example gets its own copy.
-    x, idx, *values = example(op)
+    x, idx, *values = cases.example(op)
     many = [np.stack([v, v[::-1]]) for v in values]
     f = jax.vmap(op.fetch, (None, None, *[0] * len(values)))
     old, new = jax.jit(f)(x, idx, *many)
     for b in range(2):
       op.check((old[b], new[b]), x, idx, *[v[b] for v in many])
-
-
-_DEVICES = 8
-
-
-def on_eight_devices(test):
-  """Runs a test method in a child process that has eight CPU devices.
-
-  The number of devices is fixed once a process has used JAX, and the tests of
-  other files, which share this process, need only one.
-  """
-
-  @functools.wraps(test)
-  def wrapped(self):
-    if os.environ.get("JAX_NUM_CPU_DEVICES") == str(_DEVICES):
-      self.assertEqual(jax.device_count(), _DEVICES)
-      test(self)
-      return
-    env = os.environ | {
-        "JAX_NUM_CPU_DEVICES": str(_DEVICES),
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-    }
-    name = f"{type(self).__name__}.{self._testMethodName}"
-    child = subprocess.run(
-        [sys.executable, __file__, name],
-        env=env, capture_output=True, text=True, timeout=300, check=False,
-    )
-    self.assertEqual(child.returncode, 0, child.stderr)
-    self.assertIn("Ran 1 test", child.stderr)
-
-  return wrapped
-
-
-@pytest.mark.slow
-class ShardingTest(parameterized.TestCase):
-  """shard_map, and meshes under plain jit."""
-
-  def _mesh(self, axis_type=AxisType.Auto):
-    return jax.make_mesh((_DEVICES,), ("d",), axis_types=(axis_type,))
-
-  def _many(self, op):
-    """Arguments for each device, and all of them joined along axis 0."""
-    each = [example(op, seed) for seed in range(_DEVICES)]
-    return each, [np.concatenate(a) for a in zip(*each, strict=True)]
-
-  def _check_each(self, op, each, result, new):
-    parts = [
-        None if a is None else np.split(np.asarray(a), _DEVICES)
-        for a in (result, new)
-    ]
-    for d, (x, *args) in enumerate(each):
-      got = None if parts[0] is None else parts[0][d], parts[1][d]
-      op.check(got, x, *args)
-
-  @on_eight_devices
-  def test_shard_map(self):
-    for op in OPS:
-      with self.subTest(op.name):
-        each, joined = self._many(op)
-        f = jax.shard_map(
-            op.pure, mesh=self._mesh(), in_specs=P("d"), out_specs=P("d")
-        )
-        self._check_each(op, each, *jax.jit(f)(*joined))
-
-  @on_eight_devices
-  def test_shard_map_of_replicated_arrays(self):
-    for op in OPS:
-      with self.subTest(op.name):
-        x, *args = example(op)
-        f = jax.shard_map(
-            op.pure, mesh=self._mesh(), in_specs=P(), out_specs=P()
-        )
-        op.check(jax.jit(f)(x, *args), x, *args)
-
-  @on_eight_devices
-  def test_shard_map_of_a_replicated_index(self):
-    # Where only some operands vary over the mesh, the result still does.
-    for op in OPS:
-      with self.subTest(op.name):
-        each, (xs, _, *values) = self._many(op)
-        idx = each[0][1]
-        f = jax.shard_map(
-            op.pure,
-            mesh=self._mesh(),
-            in_specs=(P("d"), P(), *[P("d")] * len(values)),
-            out_specs=P("d"),
-        )
-        result = jax.jit(f)(xs, idx, *values)
-        self._check_each(op, [(x, idx, *v) for x, _, *v in each], *result)
-
-  @on_eight_devices
-  def test_shard_map_without_varying_types(self):
-    for op in OPS:
-      with self.subTest(op.name):
-        each, joined = self._many(op)
-        f = jax.shard_map(
-            op.pure,
-            mesh=self._mesh(),
-            in_specs=P("d"),
-            out_specs=P("d"),
-            check_vma=False,
-        )
-        self._check_each(op, each, *jax.jit(f)(*joined))
-
-  @on_eight_devices
-  def test_shard_map_of_a_ref(self):
-    mesh = self._mesh()
-    for op in OPS:
-      with self.subTest(op.name):
-        each, (x, *args) = self._many(op)
-        ref = jax.new_ref(jax.device_put(x, NamedSharding(mesh, P("d"))))
-        f = jax.shard_map(
-            op.apply, mesh=mesh, in_specs=P("d"), out_specs=P("d")
-        )
-        result = jax.jit(f)(ref, *args)
-        self._check_each(op, each, result, ref[...])
-
-  @on_eight_devices
-  def test_vmap_and_grad_inside_shard_map(self):
-    for op in FLOAT_OPS:
-      with self.subTest(op.name):
-        each, joined = self._many(op)
-        idx = each[0][1]
-
-        def loss(x, *values, op=op, idx=idx):
-          result, new = op.pure(x, idx, *values)
-          return (new**2).sum() + (0 if result is None else (3 * result).sum())
-
-        grad = jax.vmap(jax.grad(loss))
-        xs, _, *values = [a.reshape(_DEVICES, -1) for a in joined]
-        f = jax.shard_map(
-            grad, mesh=self._mesh(), in_specs=P("d"), out_specs=P("d")
-        )
-        got = jax.jit(f)(xs, *values)
-        np.testing.assert_allclose(got, grad(xs, *values), rtol=1e-6)
-
-  @on_eight_devices
-  def test_fetch_of_sharded_arrays(self):
-    # Operands sharded in every combination, on both kinds of mesh.
-    for axis_type in (AxisType.Auto, AxisType.Explicit):
-      mesh = self._mesh(axis_type)
-      for op in ATOMICS:
-        x, _, *values = example(op)
-        x = np.resize(x, 16)
-        idx = np.array([1, 15, 1, 7, 8, 1, 0, 99], np.int32)
-        values = [np.resize(v, 8) for v in values]
-        want = reference.fetch(op.rmw, x, idx, *values)
-        for specs in ((P("d"), P()), (P(), P("d")), (P("d"), P("d"))):
-          with self.subTest(f"{op.name} {axis_type} {specs}"):
-            with jax.set_mesh(mesh):
-              table = jax.device_put(x, specs[0])
-              rest = [jax.device_put(a, specs[1]) for a in (idx, *values)]
-              got = jax.jit(op.fetch)(table, *rest)
-            for a, b in zip(got, want, strict=True):
-              op.check_same(a, b)
-
-  @on_eight_devices
-  def test_jit_of_a_sharded_ref(self):
-    with jax.set_mesh(self._mesh()):
-      for op in OPS:
-        with self.subTest(op.name):
-          x, *args = example(op)
-          x = np.resize(x, 16)
-          ref = jax.new_ref(jax.device_put(x, P("d")))
-          result = jax.jit(op.apply)(ref, *args)
-          op.check((result, ref[...]), x, *args)
-
-  @on_eight_devices
-  def test_vmap_over_a_sharded_axis(self):
-    mesh = self._mesh(AxisType.Explicit)
-    sharded = jax.sharding.NamedSharding(mesh, P("d"))
-    x = np.arange(3.0 * _DEVICES, dtype=np.float32).reshape(_DEVICES, 3)
-    idx = np.array([0, 0])
-    for mask in None, np.array([True, False]):
-      with self.subTest(str(mask)), jax.set_mesh(mesh):
-        f = jax.vmap(lambda x, v, m=mask: jsx.fetch_add(x, idx, v, mask=m))
-        v = jax.device_put(np.ones((_DEVICES, 2), np.float32), sharded)
-        old, new = jax.jit(f)(jax.device_put(x, sharded), v)
-        once = mask is not None
-        np.testing.assert_array_equal(
-            old, np.stack([x[:, 0], (x[:, 0] + 1) * (not once)], 1)
-        )
-        np.testing.assert_array_equal(new, x + [2.0 - once, 0, 0])
-
-  @on_eight_devices
-  def test_varying_write_to_an_invariant_ref(self):
-    def f(x, i):
-      ref = jax.new_ref(x)
-      jsx.atomic_add(ref, i, 1.0)
-      return ref[...]
-
-    f = jax.shard_map(
-        f, mesh=self._mesh(), in_specs=(P(), P("d")), out_specs=P()
-    )
-    with self.assertRaisesRegex(
-        ValueError, "atomic_add: wanted a Ref that varies.*pcast"
-    ):
-      jax.jit(f)(np.zeros(3, np.float32), np.arange(_DEVICES))
 
 
 if __name__ == "__main__":

@@ -39,30 +39,31 @@ Access = access_lib.Access
 NDIndexer = compat.NDIndexer
 
 
-def replicated(fun):
-  """On a mesh with explicit axes, runs `fun(x, access)` on whole arrays.
+def automatic(fun: Callable[..., Any]) -> Callable[..., Any]:
+  """On a mesh with explicit axes, runs `fun(x, access)` on automatic ones.
 
   Updates are ordered, so each may depend on one before it, wherever its element
-  is. The new array gets the sharding that `x` had.
+  is: the partitioner knows what that needs of the arrays' shardings. The new
+  array gets the sharding that `x` had; the old values are not sharded.
   """
 
   @functools.wraps(fun)
   def wrapper(x, access, *args, **kwargs):
     shardings = [jax.typeof(a).sharding for a in jax.tree.leaves((x, access))]
-    if all(p is None for s in shardings for p in s.spec):
+    mesh = next((s.mesh for s in shardings if s.mesh.explicit_axes), None)
+    if mesh is None:
       return fun(x, access, *args, **kwargs)
-    mesh = next(s.mesh for s in shardings if s.mesh.explicit_axes)
-    whole = jax.sharding.NamedSharding(mesh, jax.P())
-    old, new = fun(
-        *jax.tree.map(lambda a: jax.sharding.reshard(a, whole), (x, access)),
-        *args, **kwargs,
+    at = functools.partial(jax.sharding.NamedSharding, mesh)
+    on_auto: Any = jax.sharding.auto_axes(
+        lambda x, access: fun(x, access, *args, **kwargs),
+        out_sharding=(at(jax.P()), at(jax.typeof(x).sharding.spec)),
     )
-    return old, jax.sharding.reshard(new, jax.typeof(x).sharding)
+    return on_auto(x, access)
 
   return wrapper
 
 
-@replicated
+@automatic
 def load(x: jax.Array, access: Access) -> tuple[jax.Array, jax.Array]:
   """Reads the region; masked-off elements are `other`, or 0 without one.
 
@@ -98,7 +99,7 @@ def load(x: jax.Array, access: Access) -> tuple[jax.Array, jax.Array]:
   return regions.pin(value, x)
 
 
-@replicated
+@automatic
 def swap(
     x: jax.Array, access: Access, *, need_old: bool
 ) -> tuple[Any, jax.Array]:
@@ -123,7 +124,7 @@ def swap(
   return _update("swap", x, access, on_window, on_points, need_old)
 
 
-@replicated
+@automatic
 def rmw(
     x: jax.Array,
     access: Access,

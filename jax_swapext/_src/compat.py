@@ -112,6 +112,10 @@ summarize_source_info = _source_info_util.summarize
 auto_insert_reshard = _core.auto_insert_reshard
 
 
+# Primitives whose lowering has to know the mesh, which XLA's partitioner needs.
+prim_requires_devices = _dispatch.prim_requires_devices_during_lowering
+
+
 def varying_axes(aval: Any) -> frozenset[Any]:
   """The mesh axes over which a value in `shard_map` varies."""
   return aval.mat.varying

@@ -33,6 +33,8 @@ _DOC = """{summary}
   The elements of the region ``x[idx]`` are updated one after another, in
   row-major order, so an index may repeat: each update sees those before it.
   Differentiable; under ``jit`` with `x` donated the table is updated in place.
+  If `x` is sharded over a mesh each device updates what it holds of it, in the
+  same order, and one all-reduce puts the old elements together.
 
   Args:
     x: the array to update. It is not changed.

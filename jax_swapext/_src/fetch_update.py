@@ -47,6 +47,7 @@ from jax.interpreters import partial_eval as pe
 import jax.numpy as jnp
 from jax_swapext._src import compat
 from jax_swapext._src import semantics
+from jax_swapext._src.xla import partition
 import numpy as np
 
 AtomicOp = semantics.AtomicOp
@@ -259,9 +260,10 @@ def sequential(x, idx, *operands, mask, op, reverse, need_old):
 
   def accessed(i, mask):
     ok = lax.convert_element_type(i, np.uint32) < np.uint32(count)
-    return ok if mask is None else ok & mask
+    return ok if mask is None else lax.convert_element_type(ok, np.uint8) & mask
 
-  masks = () if mask is None else (mask,)
+  choose = _choose_by_bits if x.ndim == 1 and mask is not None else _choose
+  masks = () if mask is None else (lax.convert_element_type(mask, np.uint8),)
 
   # A dynamic slice clamps its start, so an index outside reads some row, and
   # that row is then written back as it was.
@@ -271,9 +273,9 @@ def sequential(x, idx, *operands, mask, op, reverse, need_old):
     i = wrap(i)
     old, x = lax.optimization_barrier((read(x, i), x))
     ok = accessed(i, mask)
-    new = lax.select_n(ok, old, semantics.combine(op, old, *values))
+    new = choose(ok, semantics.combine(op, old, *values), old)
     x = write(x, new, i)
-    return x, lax.select_n(ok, jnp.zeros_like(old), old) if need_old else None
+    return x, choose(ok, old, jnp.zeros_like(old)) if need_old else None
 
   if compat.pair_barrier_is_in_place():
     x, old = lax.scan(
@@ -291,15 +293,37 @@ def sequential(x, idx, *operands, mask, op, reverse, need_old):
     log = write(log, read(x, i), k)
     old = read(log, k)
     ok = accessed(i, mask)
-    new = lax.select_n(ok, old, semantics.combine(op, old, *values))
+    new = choose(ok, semantics.combine(op, old, *values), old)
     return write(x, new, i), log
 
   log = jnp.zeros_like(operands[0])
   x, log = lax.fori_loop(0, idx.shape[0], log_body, (x, log), unroll=unroll)
   if not need_old:
     return [x]
-  ok = lax.broadcast_in_dim(accessed(wrap(idx), mask), log.shape, (0,))
+  ok = accessed(wrap(idx), *(masks or (None,)))
+  ok = lax.broadcast_in_dim(ok.astype(bool), log.shape, (0,))
   return [lax.select(ok, log, jnp.zeros_like(log)), x]
+
+
+def _choose(ok, a, b):
+  return lax.select_n(ok.astype(bool), b, a)
+
+
+def _choose_by_bits(ok, a, b):
+  """As `_choose`, of scalars; `ok` is 0 or 1.
+
+  XLA CPU may make a branch of a select, and the branch predictor fails on a
+  mask without a pattern: that doubles the time of an update.
+  """
+  if a.dtype == np.dtype(bool):
+    ok = ok.astype(bool)
+    return (ok & a) | (~ok & b)
+  word = np.dtype(f"uint{8 * a.dtype.itemsize}")
+  bits = lambda x: lax.bitcast_convert_type(x, word)
+  kept = lax.neg(lax.convert_element_type(ok, word))
+  return lax.bitcast_convert_type(
+      bits(b) ^ ((bits(a) ^ bits(b)) & kept), a.dtype
+  )
 
 
 def at_once(x, idx, *operands, mask, op, need_old):
@@ -353,41 +377,58 @@ def _fetch_update_xla(x, idx, *operands, mask, op, order, reverse,
   )
 
 
-def lowering(fun):
-  """`fun` as a lowering rule of `fetch_update_p`."""
+def lowering(fun, *, asks: bool = True):
+  """`fun` as a lowering rule of `fetch_update_p`.
 
-  def on_bytes(x, idx, *args, masked, op, **params):
-    operands, params["mask"] = _split_mask(args, masked)
-    # Only moved, never computed with: XLA's 16-bit detour would change a NaN.
-    moves = op in (AtomicOp.XCHG, AtomicOp.CAS)
-    if not (moves and semantics.is_float8(x.dtype)):
-      return fun(x, idx, *operands, op=op, **params)
-    as_bytes = lambda a: lax.bitcast_convert_type(a, np.uint8)
-    outs = fun(as_bytes(x), idx, *map(as_bytes, operands), op=op, **params)
-    return [lax.bitcast_convert_type(o, x.dtype) for o in outs]
+  Args:
+    fun: the operation on the arrays of one device.
+    asks: whether the platform's compiler asks Python how to partition.
+  """
+
+  def local(x, idx, *args, masked, **params):
+    operands, mask = _split_mask(args, masked)
+    return fun(x, idx, *operands, mask=mask, **params)
 
   def rule(ctx, *args, **params):
-    avals = [*ctx.avals_in, *ctx.avals_out]
-    if all(p is None for a in avals for p in a.sharding.spec):
-      return mlir.lower_fun(on_bytes, multiple_results=True)(
-          ctx, *args, **params
+    if any(p is not None for a in ctx.avals_in for p in a.sharding.spec):
+      # Only vmap over a sharded axis comes here with explicit shardings.
+      whole = jax.sharding.auto_axes(
+          functools.partial(fetch_update_p.bind, **params),
+          out_sharding=[a.sharding for a in ctx.avals_out],
       )
-
-    # Only vmap over a sharded axis comes here with explicit shardings.
-    def on_whole(*args, **params):
-      mesh = jax.sharding.get_abstract_mesh()
-      whole = jax.sharding.NamedSharding(mesh, jax.P())
-      args = [jax.sharding.reshard(a, whole) for a in args]
-      return [
-          jax.sharding.reshard(o, a.sharding)
-          for o, a in zip(on_bytes(*args, **params), ctx.avals_out)
-      ]
-
-    return mlir.lower_fun(on_whole, multiple_results=True)(
-        ctx, *args, **params
-    )
+    elif params["unique_indices"]:
+      # A gather and a scatter: XLA splits those well by itself.
+      whole = functools.partial(local, **params)
+    else:
+      whole = partition.split(
+          ctx,
+          functools.partial(fetch_update_p.bind, **params),
+          functools.partial(local, **params),
+          asks=asks,
+      )
+    if semantics.is_float8(ctx.avals_in[0].dtype):
+      # Only moved, never computed with: XLA's 16-bit detour would change a NaN.
+      whole = _on_bytes(whole)
+    return mlir.lower_fun(whole, multiple_results=True)(ctx, *args)
 
   return rule
 
 
+def _on_bytes(fun):
+  """`fun` on the bytes of those of its arguments that are 8-bit floats."""
+
+  def wrapper(x, *args):
+    outs = fun(*(
+        lax.bitcast_convert_type(a, np.uint8) if a.dtype == x.dtype else a
+        for a in (x, *args)
+    ))
+    return [lax.bitcast_convert_type(o, x.dtype) for o in outs]
+
+  return wrapper
+
+
 mlir.register_lowering(fetch_update_p, lowering(_fetch_update_xla))
+mlir.register_lowering(
+    fetch_update_p, lowering(_fetch_update_xla, asks=False), platform="tpu"
+)
+compat.prim_requires_devices.add(fetch_update_p)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import dataclasses
+import html
 import textwrap
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -70,23 +71,31 @@ class Row:
           yield operation, dtype, index
 
 
+  def texts(self) -> tuple[str, ...]:
+    """What a table has of this row, a text for each of `_TITLES`."""
+    forms = "" if self.indices == INDICES else f"{', '.join(self.indices)}: "
+    return (
+        self.place, self.memory, ", ".join(self.operations),
+        ", ".join(self.dtypes), "yes" if self.supported else "no",
+        forms + self.note,
+    )
+
+
+_TITLES = ("place", "memory", "operations", "dtypes", "", "note")
+
+
 class Matrix(tuple[Row, ...]):
-  """Rows of the support matrix; prints as a table."""
+  """Rows of the support matrix; prints as a table, in a notebook too."""
 
   def __str__(self) -> str:
     if not self:
       return "no such row"
-    titles = ("place", "memory", "operations", "dtypes", "", "note")
     widths = (20, 8, 22, 22, 3, 40)
-    lines = [_line(titles, widths), _line(["-" * w for w in widths], widths)]
+    lines = [_line(_TITLES, widths), _line(["-" * w for w in widths], widths)]
     for row in self:
-      forms = "" if row.indices == INDICES else f"{', '.join(row.indices)}: "
-      cells = (
-          row.place, row.memory, ", ".join(row.operations),
-          ", ".join(row.dtypes), "yes" if row.supported else "no",
-          forms + row.note,
-      )
-      wrapped = [textwrap.wrap(c, w) or [""] for c, w in zip(cells, widths)]
+      wrapped = [
+          textwrap.wrap(c, w) or [""] for c, w in zip(row.texts(), widths)
+      ]
       for i in range(max(map(len, wrapped))):
         lines.append(
             _line([w[i] if i < len(w) else "" for w in wrapped], widths)
@@ -94,6 +103,38 @@ class Matrix(tuple[Row, ...]):
     return "\n".join(lines)
 
   __repr__ = __str__
+
+  def markdown(self) -> str:
+    """A section for each place: a table of what works and what does not."""
+    parts = []
+    for place in dict.fromkeys(row.place for row in self):
+      parts += [f"## {place[0].upper()}{place[1:]}", ""]
+      parts += [_bars(_TITLES[1:]), _bars(["---"] * len(_TITLES[1:]))]
+      parts += [_bars(r.texts()[1:]) for r in self if r.place == place]
+      parts.append("")
+    return "\n".join(parts)
+
+  def _repr_html_(self) -> str:
+    """The table that notebooks show."""
+
+    def line(tag, cells, style=""):
+      inner = "".join(
+          f"<{tag} style='text-align: left; vertical-align: top'>"
+          f"{html.escape(cell)}</{tag}>"
+          for cell in cells
+      )
+      return f"<tr{style}>{inner}</tr>"
+
+    # Not by colour alone: the column with yes and no says it too.
+    rows = [
+        line("td", row.texts(), "" if row.supported else " style='color: gray'")
+        for row in self
+    ]
+    return f"<table>{line('th', _TITLES)}{''.join(rows)}</table>"
+
+
+def _bars(cells) -> str:
+  return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
 
 
 def _line(cells, widths) -> str:
@@ -365,7 +406,9 @@ _NARROW_INTEGERS = tuple(
 )
 _TENSORCORE = ("bool", *_NARROW_INTEGERS, "bfloat16", "float32", *FLOAT8)
 _WORDS = ("int32", "uint32", "float32")
-_PACKED = ("int8", "uint8", "int16", "bfloat16")
+_PACKED = (
+    "int8", "uint8", "int16", "uint16", "float16", "bfloat16", *FLOAT8,
+)
 _PLAIN = ("load", "store", "swap")
 _ATOMICS = tuple(o for o in REF_OPERATIONS if o.startswith("atomic_"))
 
@@ -423,35 +466,32 @@ def _tensorcore() -> list[Row]:
 def _sparsecore() -> list[Row]:
   vector = "TPU SparseCore, vector subcore"
   scalar = "TPU SparseCore, scalar subcore"
-  # Shapes of vectors are the hardware's; views of two dimensions are not.
   forms = ("integers", "slices", "pl.ds", "integer arrays")
-  elements = ("integers", "integer arrays")
+  arrays = ("slices", "pl.ds")
+  words = ("bool", *_WORDS)
   remote = "HBM or VMEM_SHARED"
   return [
-      *_tpu(vector, "VMEM", REF_OPERATIONS, _WORDS, forms, True,
-            "indexed loads and stores of one vector, lanes under the mask and"
-            " nothing else; atomics with integer arrays go lane after lane;"
-            " lengths other than the lane count need needs_layout_passes=True"),
-      *_tpu(vector, "VMEM", _PLAIN, _PACKED, ("slices", "pl.ds"), True,
-            "whole words, without a mask: under TensorCore tiling blocks of"
-            " rows that share words, else vectors that start with a word"),
-      *_tpu(vector, "VMEM", _PLAIN, _PACKED, elements, False,
+      *_tpu(vector, "VMEM", REF_OPERATIONS, words, (*forms, "mixed"), True,
+            "indexed loads and stores, lanes under the mask and nothing else;"
+            " atomics with integer arrays at once where no position repeats,"
+            " else lane after lane; shapes other than the lane count, of up to"
+            " two dimensions, need needs_layout_passes=True"),
+      *_tpu(vector, "VMEM", REF_OPERATIONS, _PACKED, forms, True,
+            "a vector of whole words at once; else one element after the other"
+            " through the word that holds it. Under TensorCore tiling Refs of"
+            " two dimensions or more, else Refs of at least a vector's length"),
+      *_tpu(vector, "VMEM", REF_OPERATIONS, _PACKED,
+            ("one dimension under TensorCore tiling",), False,
             "under TensorCore tiling neighbouring elements lie 128 words apart;"
             " or use a 32-bit Ref"),
-      *_tpu(vector, "VMEM", _ATOMICS, _PACKED, forms, False,
-            "its indexed loads and stores take 32-bit elements; Keep them in a"
-            " 32-bit Ref"),
-      *_tpu(vector, "VMEM", REF_OPERATIONS, ("bool",), forms, False,
-            "its indexed loads and stores take 32-bit elements; Keep them in a"
-            " 32-bit Ref"),
-      *_tpu(vector, remote, _PLAIN, ("int32",), ("integers", "slices", "pl.ds"),
-            True,
-            "neighbouring words of a Ref of one dimension, by a stream through"
-            " VMEM and back where masked: the caller must own them"),
-      *_tpu(vector, remote, _ATOMICS, _WORDS, forms, False,
+      *_tpu(vector, remote, _PLAIN, words, forms, True,
+            "neighbours by one stream through VMEM, and back where masked: the"
+            " caller must own them; loads at a vector of positions by a"
+            " gathering stream; all else by a stream per element"),
+      *_tpu(vector, remote, _ATOMICS, (*words, *_PACKED), forms, False,
             "are not atomic against the other subcores; use fetch_* outside"
             " the kernel"),
-      *_tpu(vector, remote, _PLAIN, ("bool", *_PACKED), forms, False,
+      *_tpu(vector, remote, _PLAIN, _PACKED, forms, False,
             "its streams move neighbouring words; Copy the block to VMEM with"
             " pltpu.sync_copy"),
       *_tpu(vector, "SMEM", REF_OPERATIONS, _WORDS, forms, True,
@@ -459,11 +499,20 @@ def _sparsecore() -> list[Row]:
             " other; nobody else writes there"),
       *_tpu(scalar, "SMEM", REF_OPERATIONS, _WORDS, ("integers",), True,
             "scalars, by the scalar unit; nobody else writes there"),
-      *_tpu(scalar, "SMEM", REF_OPERATIONS, _WORDS, ("slices", "pl.ds"), False,
+      *_tpu(scalar, "SMEM", REF_OPERATIONS, _WORDS, arrays, False,
             "SMEM holds scalars there; Access one element at a time"),
-      *_tpu(scalar, remote, _PLAIN, _WORDS, forms[:-1], False,
-            "its transfers move blocks of 32 bytes between HBM and SMEM; Copy"
-            " the block with pltpu.sync_copy"),
+      *_tpu(scalar, "HBM", _PLAIN, _WORDS, ("integers",), True,
+            "the 32 bytes around an element are copied to SMEM and back: the"
+            " caller must own them; Refs of one dimension, a multiple of 8"
+            " long"),
+      *_tpu(scalar, "VMEM_SHARED", ("load",), _WORDS, ("integers",), True,
+            "a copy of the element in SMEM"),
+      *_tpu(scalar, "VMEM_SHARED", ("store", "swap"), _WORDS, ("integers",),
+            False,
+            "no transfer goes from its SMEM there; Write from a vector"
+            " subcore"),
+      *_tpu(scalar, remote, _PLAIN, _WORDS, arrays, False,
+            "its SMEM holds scalars; Access one element at a time"),
       *_tpu(scalar, remote, _ATOMICS, _WORDS, forms[:-1], False,
             "are not atomic against the other subcores; use fetch_* outside"
             " the kernel"),

@@ -306,14 +306,19 @@ def _load(path: str):
   return module
 
 
+def target_config(target: str) -> str:
+  """The description of a GPU that XLA compiles for without having one."""
+  return _TARGET_CONFIG.format(major=_ARCHITECTURES[target])
+
+
 @functools.cache
 def _mesh(target: str, devices: int):
   import jax
   from jax.experimental import topologies
-  config = _TARGET_CONFIG.format(major=_ARCHITECTURES[target])
   shape = f"1x1x{devices}"
   topology = topologies.get_topology_desc(
-      shape, platform="cuda", target_config=config, topology=shape)
+      shape, platform="cuda", target_config=target_config(target),
+      topology=shape)
   return jax.sharding.Mesh(np.array(topology.devices), ("device",))
 
 
