@@ -231,6 +231,44 @@ def _rows(
   ]
 
 
+# ## GPUs, outside kernels
+
+
+def _gpu_arrays(memory: str) -> list[Row]:
+  """The rows of arrays and Refs on a GPU, where Triton updates repeat."""
+  moves = (
+      "slices: one update in place by XLA; integer arrays: one Triton kernel in"
+      " place (without jax_triton, or below compute capability 8.0, XLA's loop,"
+      " microseconds per update). No kernel has run on a GPU yet. ROCm is"
+      " unverified: the kernels compile for gfx942, but jax_triton 0.4.1 fails"
+      " with Triton >= 3.9 there, and then XLA's loop is what runs"
+  )
+  any_order = 'order="any": one atomic instruction per element'
+  in_order = (
+      'order="index": tiles of up to 4096 updates are sorted and combined side'
+      " by side and meet the table one after another"
+  )
+  words = "8- and 16-bit ones by compare-and-swap of the word around them"
+  serial = "a tile takes as many steps as its most frequent index has updates"
+  return _rows(
+      "outside kernels, GPU", memory, moves=moves,
+      exchanges=(
+          f"{moves}. {any_order}, {words}; {in_order}; for compare-and-swap"
+          f" {serial}"
+      ),
+      adds=(
+          f"{any_order}, 8- and 16-bit integers by compare-and-swap of the word"
+          " around them; float32 subnormals then count as zero, before and"
+          f" after: so PTX defines it; {in_order}; of floats {serial}"
+      ),
+      compares=(
+          f"{any_order}, floats, since the hardware's drop NaNs, and {words};"
+          f" {in_order}"
+      ),
+      bitwise=f"{any_order}, {words}; {in_order}",
+  )
+
+
 # ## Mosaic GPU
 
 _IN_WORDS = (
@@ -544,6 +582,8 @@ _ROWS: list[Row] = [
         "outside kernels, CPU", "Ref",
         moves="as on arrays; the Ref's buffer is updated in place",
     ),
+    *_gpu_arrays("array"),
+    *_gpu_arrays("Ref"),
     *_rows(
         "interpret=True", "any",
         moves="as outside kernels on CPU; repeated indices count every time",
