@@ -33,6 +33,7 @@ import mosaic_gpu_kernels as kernels
 from mosaic_gpu_kernels import Case
 import numpy as np
 from oracles import gpu_compile
+import pytest
 import reference
 from reference import Window
 import stock_gpu_corpus
@@ -111,6 +112,7 @@ _FORMS = {
 
 
 @_needs_compiler
+@pytest.mark.slow
 class PlainAccessTest(_AccessTestCase):
 
   @parameterized.product(form=list(_FORMS), place=_IN_SMEM)
@@ -165,6 +167,7 @@ class PlainAccessTest(_AccessTestCase):
 
 
 @_needs_compiler
+@pytest.mark.slow
 class RandomTest(_AccessTestCase):
 
   @parameterized.parameters(*_ALL)
@@ -232,6 +235,7 @@ _ATOMICS = {
 
 
 @_needs_compiler
+@pytest.mark.slow
 class AtomicTest(_AccessTestCase):
 
   @parameterized.product(
@@ -320,6 +324,7 @@ class AtomicTest(_AccessTestCase):
 
 
 @_needs_compiler
+@pytest.mark.slow
 class WideTest(_AccessTestCase):
   """64-bit elements, which need a process with jax_enable_x64."""
 
@@ -348,6 +353,7 @@ def _per_warp(function, x, y):
 
 
 @_needs_compiler
+@pytest.mark.slow
 class WarpMathTest(_AccessTestCase):
 
   @parameterized.product(name=list(kernels.WARP_MATH), semantics=_SEMANTICS)
@@ -363,6 +369,7 @@ class WarpMathTest(_AccessTestCase):
 
 
 @_needs_compiler
+@pytest.mark.slow
 class LayoutTest(_AccessTestCase):
 
   @parameterized.product(semantics=_SEMANTICS, atomic=(False, True))
@@ -513,6 +520,7 @@ class LayoutTest(_AccessTestCase):
 
 
 @_needs_compiler
+@pytest.mark.slow
 class ProgramTest(_AccessTestCase):
   """Whole programs of several threads, each under 20 schedules."""
 
@@ -699,6 +707,7 @@ def _instructions(text: str) -> list[str]:
 
 
 @_needs_compiler
+@pytest.mark.slow
 class BlackwellTest(_AccessTestCase):
   """Compiled for sm_100a, and that text executed."""
 
