@@ -106,7 +106,7 @@ def _iota(shape, axis: int) -> ir.Value:
   return tpu.iota(_i32(shape), dimensions=[axis])
 
 
-def _positions(region: Region, shape) -> list[ir.Value]:
+def _positions(region: Region, shape) -> list[Any]:
   """Per dimension of the view, the position of every lane."""
   ints = indexing.int_labels(len(region.int_shape))
   labels = indexing.region_axes(region.indices, ints)
@@ -126,7 +126,7 @@ def _positions(region: Region, shape) -> list[ir.Value]:
       out = arith.select(here, one, out)
     return out
 
-  positions = []
+  positions: list[Any] = []
   for d, index in enumerate(region.indices):
     if isinstance(index, Slice):
       step = _iota(shape, labels.index(d))
@@ -203,7 +203,7 @@ class _Lanes:
 
   def lane(self, k: int) -> ir.Value:
     """Whether a lane is the k-th, under the mask."""
-    *row, column = np.unravel_index(k, self.shape)
+    *row, column = map(int, np.unravel_index(k, self.shape))
     along = _iota(self.shape, len(row))
     here = _compare("eq", along, _constant(column, self.shape))
     for r in row:
@@ -272,7 +272,7 @@ def _in_order(access: _Lanes) -> ir.Value:
   """An atomic update at positions of which some may be the same."""
   if access.update.reverse or not access.is_register:
     return _one_by_one(access)
-  branch = scf.IfOp(_any_repeats(access), [access.type], has_else=True)
+  branch: Any = scf.IfOp(_any_repeats(access), [access.type], has_else=True)
   with ir.InsertionPoint(branch.then_block):
     scf.yield_([_one_by_one(access)])
   with ir.InsertionPoint(branch.else_block):
