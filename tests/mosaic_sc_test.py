@@ -38,7 +38,8 @@ class MosaicScTest(sparse_cells.TestCase):
     for k, cell in enumerate(sparse_cells.vmem_cells(LANES).values()):
       # Two thirds of them for each choice of passes, all of them for one.
       if cell.dtype == np.dtype(dtype) and k % 3 != layout_passes:
-        self.check(cell, Setting(layout_passes), k)
+        tiling = (None, False)[k % 2]
+        self.check(cell, Setting(layout_passes, tiling), k)
 
   @parameterized.parameters(False, True)
   def test_flags_of_vmem(self, layout_passes):

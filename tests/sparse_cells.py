@@ -240,7 +240,9 @@ def check(cell: Cell, arguments: Any, got: Any) -> None:
   tpu_cells.check(cell, arguments, (new.astype(dtype), result))
 
 
-def vector_kernel(cell: Cell, lanes: int, setting: Setting = Setting()):
+def vector_kernel(
+  cell: Cell, lanes: int, setting: Setting = Setting(), interpret: Any = False
+):
   """A kernel of the vector subcore; `cell.space` is VMEM, HBM or shared."""
   scalar = cell.region_shape == ()
   has_result = cell.op.name != "store" and not cell.drop
@@ -291,6 +293,7 @@ def vector_kernel(cell: Cell, lanes: int, setting: Setting = Setting()):
         *(pltpu.VMEM(a.shape, a.dtype) for a in (*rest, out)),
       ],
       compiler_params=setting.params,
+      interpret=interpret,
       name="k",
     )(x, *rest)
 
@@ -298,7 +301,7 @@ def vector_kernel(cell: Cell, lanes: int, setting: Setting = Setting()):
 
 
 
-def scalar_kernel(cell: Cell):
+def scalar_kernel(cell: Cell, interpret: Any = False):
   """A kernel of the scalar subcore; `cell.space` is SMEM, HBM or shared."""
   has_result = cell.op.name != "store"
   memory = pltpu.VMEM_SHARED if cell.space == "vmem_shared" else pltpu.SMEM
@@ -330,13 +333,14 @@ def scalar_kernel(cell: Cell):
         *(pltpu.SMEM(a.shape, a.dtype) for a in inputs[1:]),
         pltpu.SMEM((8,), cell.dtype),
       ],
+      interpret=interpret,
       name="k",
     )(*inputs)
 
   return f
 
 
-def vector_smem_kernel(cell):
+def vector_smem_kernel(cell: Cell, interpret: Any = False):
   """On the vector subcore: (x, dynamic, *rest) -> (new x, result)."""
   has_result = cell.op.name != "store"
 
@@ -374,6 +378,7 @@ def vector_smem_kernel(cell):
         pltpu.VMEM((8,), cell.dtype),
       ],
       compiler_params=pltpu.CompilerParams(needs_layout_passes=False),
+      interpret=interpret,
       name="k",
     )(*inputs)
 

@@ -24,6 +24,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 import jax_swapext as jsx
+import mosaic_sc_interpret_test
 import numpy as np
 from oracles import mosaic_ir
 import sparse_cells
@@ -61,6 +62,7 @@ def _tested():
   for place in (_VECTOR, _SCALAR):
     add(place, sparse_cells.smem_cells().values())
   add(_SCALAR, sparse_cells.scalar_remote_cells().values())
+  add(_INTERPRETER, mosaic_sc_interpret_test.cells("vmem_shared"))
   remote = [
     {
       (c.op.name, np.dtype(c.dtype).name)
