@@ -187,9 +187,12 @@ def _to_words(x: Any) -> Any:
   return x
 
 
+# Its own function before jax 0.12, which TPU interpret mode then lacks.
+BITCASTS = "dim" in inspect.signature(pltpu.bitcast).parameters
+
+
 def _bitcast(x: Any, dtype: Any) -> Any:
-  # Its own function before jax 0.12.
-  if "dim" in inspect.signature(pltpu.bitcast).parameters:
+  if BITCASTS:
     return pltpu.bitcast(x, dtype, dim=-1)
   return plsc.bitcast(x, dtype)
 
@@ -471,6 +474,8 @@ def packed_cells(
   lanes: int, dtype: Any, setting: Setting
 ) -> dict[str, Cell]:
   """Every operation on elements that share words."""
+  if setting.layout_passes and not BITCASTS:
+    return {}  # Vectors of narrow elements cannot even enter a kernel.
   dtype = np.dtype(dtype)
   packing = 4 // dtype.itemsize
   size = packing * lanes

@@ -186,6 +186,14 @@ def check(ctx, region: Region, dtype, update: Update, plain: bool) -> None:
       f"a word is accessed within a vector of {size} elements",
       f"Make the last dimension at least {size} long, a multiple of {packing}.",
     )
+  if passes and not sc_words.HAS_BITCAST:
+    raise sc_indexed.refuse(
+      update,
+      wanted,
+      "before jax 0.12 the layout passes do not know vectors of words as such"
+      " of narrower elements",
+      "Set needs_layout_passes=False in the compiler parameters.",
+    )
 
 
 def access(ref: Any, region: Region, update: Update) -> Any | None:
