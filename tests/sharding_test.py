@@ -34,9 +34,9 @@ from jax.sharding import AxisType
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 import jax_swapext as jsx
+from jax_swapext._src import gpu_compiler
 from jax_swapext._src import tpu_compiler
 import numpy as np
-from oracles import gpu_compile
 import pytest
 import reference
 
@@ -499,14 +499,13 @@ def update_in_one_of_two(address, process):
 def compile_large(target):
   """Prints what compiling for eight of `target` gives."""
   if target == "h200":
-    topology = topologies.get_topology_desc(
-        "1x1x8", platform="cuda", topology="1x1x8",
-        target_config=gpu_compile.target_config(target),
-    )
+    devices = gpu_compiler.devices_of(target, 8)
   else:
     topology = topologies.get_topology_desc(f"{target}:2x2x2", platform="tpu")
-  devices = np.array(topology.devices[:8])
-  mesh = jax.sharding.Mesh(devices, ("d",), axis_types=(AxisType.Auto,))
+    devices = topology.devices[:8]
+  mesh = jax.sharding.Mesh(
+      np.array(devices), ("d",), axis_types=(AxisType.Auto,)
+  )
 
   def array(size, dtype, *axes):
     sharding = NamedSharding(mesh, P(*axes))

@@ -403,9 +403,10 @@ def compiled_for_amd(updates) -> list[bytes]:
 
 
 def _optimise_all(requests):
-  from oracles import gpu_compile
+  from jax_swapext._src import gpu_compiler
 
-  device = jax.sharding.SingleDeviceSharding(gpu_compile._device("h200"))
+  [gpu] = gpu_compiler.devices_of("h200")
+  device = jax.sharding.SingleDeviceSharding(gpu)
   found = []
   for builder, args, donated in requests:
     function, specs = globals()[builder](*args)

@@ -38,7 +38,7 @@ def _compile(target: str, program: bytes, dump: str, donated: list[int]):
   is_tpu = target.startswith("tpu")
   compiler: Any = tpu_compiler if is_tpu else gpu_compiler
   exported = export.deserialize(bytearray(program))
-  sharding = jax.sharding.SingleDeviceSharding(compiler.device_of(target))
+  sharding = jax.sharding.SingleDeviceSharding(compiler.devices_of(target)[0])
   specs = [
       jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)
       for a in exported.in_avals

@@ -95,17 +95,23 @@ def abstract_device(gpu: str) -> jax.sharding.AbstractDevice:
   )
 
 
-def device_of(gpu: str) -> jax.Device:
-  """A device of a kind, one of `GPUS`, to compile for."""
+def architecture(gpu: str) -> str:
+  """What ptxas calls a GPU, one of `GPUS`."""
+  return f"sm_{_GPUS[gpu][1]}0a"
+
+
+def devices_of(gpu: str, count: int = 1) -> list[jax.Device]:
+  """Devices of a kind, one of `GPUS`, to compile for."""
   kind, major, memory, cores, gigabytes = _GPUS[gpu]
   configuration = _CONFIGURATION.format(
       kind=kind, major=major, memory=memory, cores=cores,
       bandwidth=gigabytes * 10**9,
   )
+  shape = f"1x1x{count}"  # slices, hosts of each, devices of each
   topology = topologies.get_topology_desc(
-      "1x1x1", platform="cuda", topology="1x1x1", target_config=configuration
+      shape, platform="cuda", topology=shape, target_config=configuration
   )
-  return topology.devices[0]
+  return list(topology.devices)
 
 
 def ptx(dump: str) -> str:

@@ -88,12 +88,12 @@ def target(generation: str) -> Generator[None]:
     yield
 
 
-def device_of(generation: str) -> jax.Device:
-  """A device of a generation, one of `TOPOLOGIES`, to compile for."""
+def devices_of(generation: str) -> list[jax.Device]:
+  """Devices of a generation, one of `TOPOLOGIES`, to compile for."""
   topology = topologies.get_topology_desc(
       TOPOLOGIES[generation.removeprefix("tpu-")], platform="tpu"
   )
-  return topology.devices[0]
+  return list(topology.devices)
 
 
 def tensorcore_bundles(dump: str, names: Iterable[str]) -> int | None:

@@ -166,28 +166,6 @@ def _tensorcore(dump: str, names: Sequence[str], want_text: bool):
   return tpu_compiler.tensorcore_bundles(dump, names), text
 
 
-def _sparsecore(dump: str, want_text: bool):
-  """Bundles, bundles and stalls, text: of the program that is the kernel."""
-  text = "".join(
-    pathlib.Path(path).read_text()
-    for path in sorted(glob.glob(f"{dump}/sc/*bundles.txt"))
-  )
-  # A vector-subcore kernel is `execute0`; a scalar-subcore one is `main`.
-  for label in ("\nexecute0_lowered:", "\nmain.1_lowered:"):
-    start = text.find(label)
-    if start >= 0:
-      break
-  else:
-    return None, None, ""
-  body = text[start + len(label) :]
-  end = re.search(r"^(\.Lfunc_end|[A-Za-z_][\w.]*:$)", body, re.MULTILINE)
-  body = body[: end.start()] if end else body
-  bundles = len(re.findall(r"^0x[0-9a-f]+: \{", body, re.MULTILINE))
-  stalls = re.findall(r"sdelay \$0x([0-9a-f]+)", body)
-  cycles = bundles + sum(int(s, 16) for s in stalls)
-  return bundles, cycles, body if want_text else ""
-
-
 def _wipe(dump: str) -> None:
   for path in glob.glob(f"{dump}/*/**", recursive=True):
     if os.path.isfile(path):
@@ -209,7 +187,7 @@ def _child(request) -> None:
   for folder in ("sc", "tc"):
     os.makedirs(f"{dump}/{folder}", exist_ok=True)
   sharding = jax.sharding.SingleDeviceSharding(
-    tpu_compiler.device_of(generation)
+    tpu_compiler.devices_of(generation)[0]
   )
   module = importlib.import_module(request["module"])
   kernels = getattr(module, request["factory"])()
@@ -230,7 +208,8 @@ def _child(request) -> None:
         called = program.decode_kernels(lowered.compiler_ir())
         lowered.compile()
       if any("sparse_core_config" in k.config for k in called):
-        bundles, cycles, text = _sparsecore(dump, request["text"])
+        bundles, cycles, text = tpu_compiler.sparsecore_bundles(dump)
+        text = text if request["text"] else ""
       else:
         bundles, text = _tensorcore(
           dump, sorted({k.name for k in called}), request["text"]
