@@ -50,12 +50,13 @@ from jax_swapext._src.swap import store as store
 from jax_swapext._src.swap import swap as swap
 from jax_swapext._src.swap import swap_p as swap_p
 from jax_swapext._src.xla import cpu as _cpu
+from jax_swapext._src.xla import tpu as _tpu
 from jax_swapext.version import __version__ as __version__
 
 if TYPE_CHECKING:  # It needs Pallas, which importing this must not load.
   from jax_swapext import mosaic_gpu as mosaic_gpu
 
-del _cpu, _pallas  # Imported for the rules that they register, now or later.
+del _cpu, _pallas, _tpu  # Imported for the rules that they register, now or later.
 
 
 def __getattr__(name: str) -> _types.ModuleType:

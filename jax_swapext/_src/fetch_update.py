@@ -364,7 +364,7 @@ def scatter(x, idx, value, *, mask, op):
   return [getattr(x.at[idx], _SCATTERS[op])(value, mode="drop")]
 
 
-def _fetch_update_xla(x, idx, *operands, mask, op, order, reverse,
+def fetch_update_xla(x, idx, *operands, mask, op, order, reverse,
                       unique_indices, need_old):
   """The rule for every platform that has none of its own."""
   args = (x, idx, *operands)
@@ -427,8 +427,5 @@ def _on_bytes(fun):
   return wrapper
 
 
-mlir.register_lowering(fetch_update_p, lowering(_fetch_update_xla))
-mlir.register_lowering(
-    fetch_update_p, lowering(_fetch_update_xla, asks=False), platform="tpu"
-)
+mlir.register_lowering(fetch_update_p, lowering(fetch_update_xla))
 compat.prim_requires_devices.add(fetch_update_p)

@@ -1,0 +1,242 @@
+# Copyright 2026 The jax_swapext Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The TPU rule of `fetch_update_p`: Pallas kernels, or XLA's loop.
+
+XLA's own ways are a sort, which takes it minutes to compile, and a loop, in
+which every update costs several microseconds. The kernels of `tpu_kernels` take
+some ten cycles, but have to read and write the whole table: `_plan` says what
+they take over. Where they do not, the rule is the one of all other platforms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+
+import jax
+from jax import lax
+from jax._src import sharding_impls  # contexts: whose program is lowered
+from jax.interpreters import mlir
+import jax.numpy as jnp
+from jax_swapext._src import fetch_update
+from jax_swapext._src import semantics
+import numpy as np
+
+AtomicOp = semantics.AtomicOp
+
+_MIB = 1 << 20
+# What a kernel may take of the VMEM of each generation, less than there is.
+_VMEM_BYTES = {
+    "TPU v5 lite": 96 * _MIB,
+    "TPU v5": 48 * _MIB,
+    "TPU v6 lite": 96 * _MIB,
+    "TPU7x": 48 * _MIB,
+}
+_LEAST_VMEM_BYTES = 12 * _MIB
+_BLOCK_BYTES = _MIB  # of the updates that are in VMEM at a time
+
+# Rough seconds, to choose by: of an update in XLA's loop, of one in a kernel
+# per vector register of its row, and of a byte of the table there and back.
+_LOOP_SECONDS = 3e-6
+_VECTOR_SECONDS = 2e-8
+_BYTE_SECONDS = 2 / 800e9
+
+_MAX_ROW = 8192
+_MOVES = (AtomicOp.XCHG, AtomicOp.CAS)
+
+
+def _padded(shape):
+  """Elements of an array in row-major layout, with the padding of its tiles."""
+  *major, second, last = (1, *shape)
+  sublanes = second if second < 8 else -(-second // 8) * 8
+  return math.prod(major) * sublanes * -(-last // 128) * 128
+
+
+def _in_lanes(shape) -> bool:
+  """Whether XLA lays out a table with its rows side by side in the lanes."""
+  return len(shape) == 1 or _padded(shape[::-1]) < _padded(shape)
+
+
+def _plan(x, idx, operands, *, op, reverse, need_old, device_kind):
+  """How the kernels do it; None if they do not."""
+  from jax_swapext._src.xla import tpu_kernels
+
+  t, *row = x.shape
+  n = idx.shape[0]
+  dtype = x.dtype
+  if dtype.itemsize > 4 or math.prod(row) > _MAX_ROW:
+    return None
+  adds = op in (AtomicOp.ADD, AtomicOp.ADD_OR_SET)
+  if dtype == np.float16 and adds:
+    return None  # The vector unit has no such dtype to round to.
+  budget = _VMEM_BYTES.get(device_kind, _LEAST_VMEM_BYTES)
+  in_lanes = _in_lanes(x.shape)
+  if in_lanes:
+    per_row = 4 * _padded((*row[::-1], 128)) // 128
+    unit = 1024 if not row else 128
+  else:
+    per_row = 4 * _padded((8, *row)) // 8
+    unit = 8 if len(row) == 1 else 1
+  # Of operands and old values there are two buffers each.
+  columns = 2 * (len(operands) + 2 * need_old)
+  least, most = (128, 1024) if in_lanes else (8, 1024)
+  block = _BLOCK_BYTES // per_row // least * least
+  block = max(least, min(block, most, -(-n // least) * least))
+  part = (budget - columns * block * per_row) // 2 // per_row // unit * unit
+  part = min(part, -(-t // unit) * unit)
+  if part <= 0 or (dtype.itemsize < 4 and part < t):
+    return None  # A widened table should fit in at once.
+  plan = tpu_kernels.Plan(
+      op=op, reverse=reverse, need_old=need_old,
+      rounds_to=dtype if dtype == jnp.bfloat16 and adds else None,
+      in_lanes=in_lanes, part=part, block=block,
+      vmem_bytes=budget + 4 * _MIB,
+  )
+  vectors = max(1, per_row * (128 if in_lanes else 1) // 4096)
+  seconds = t * per_row * _BYTE_SECONDS
+  seconds += plan.parts(t) * n * vectors * _VECTOR_SECONDS
+  return plan if seconds < n * _LOOP_SECONDS else None
+
+
+def _fetch_update_tpu(x, idx, *operands, mask, op, order, reverse,
+                      unique_indices, need_old, device_kind):
+  """The rule for the arrays of one device."""
+  plan = None
+  if x.size and idx.size and not unique_indices:
+    plan = _plan(
+        x, idx, operands, op=op, reverse=reverse, need_old=need_old,
+        device_kind=device_kind,
+    )
+  if plan is None:
+    return fetch_update.fetch_update_xla(
+        x, idx, *operands, mask=mask, op=op, order=order, reverse=reverse,
+        unique_indices=unique_indices, need_old=need_old,
+    )
+  return _by_kernel(plan, x, idx, operands, mask)
+
+
+def _by_kernel(plan, x, idx, operands, mask):
+  from jax_swapext._src.xla import tpu_kernels
+
+  t, n, dtype = x.shape[0], idx.shape[0], x.dtype
+  narrow = dtype.itemsize < 4
+  by_bits = narrow and plan.op in _MOVES
+  idx = lax.select(idx < 0, idx + np.int32(t), idx)
+  ok = (idx >= 0) & (idx < np.int32(t))
+  ok = ok if mask is None else ok & mask
+  idx = lax.select(ok, idx, lax.full_like(idx, -1))
+  blocks = -(-n // plan.block)
+  none = jnp.full(blocks * plan.block - n, -1, np.int32)
+  idx = lax.reshape(lax.concatenate([idx, none], 0), (blocks, 1, plan.block))
+
+  def prepare(a):
+    a = _widen(a, by_bits)
+    if not plan.in_lanes:
+      return a
+    return lax.transpose(a, range(a.ndim)[::-1])
+
+  x = prepare(x)
+  operands = [prepare(v) for v in operands]
+  if x.ndim == 1:
+    operands = [lax.reshape(v, (1, n)) for v in operands]
+  update = functools.partial(tpu_kernels.update_part, plan)
+  if plan.parts(t) == 1:
+    *old, x = update(jnp.int32(0), None, x, idx, *operands)
+  else:
+    old = [jnp.zeros(operands[0].shape, x.dtype)] * plan.need_old
+
+    def body(part, carry):
+      *old, x = carry
+      return update(part, old[0] if old else None, x, idx, *operands)
+
+    *old, x = lax.fori_loop(0, plan.parts(t), body, [*old, x])
+
+  def restore(a):
+    if plan.in_lanes:
+      a = lax.transpose(a, range(a.ndim)[::-1])
+    return _narrow(a, dtype, by_bits)
+
+  old = [restore(lax.reshape(o, (n,)) if x.ndim == 1 else o) for o in old]
+  return [*old, restore(x)]
+
+
+def _widen(x, by_bits):
+  """`x` in 32-bit elements."""
+  if x.dtype.itemsize == 4:
+    return x
+  if jnp.issubdtype(x.dtype, jnp.floating):
+    if not by_bits:
+      return x.astype(np.float32)
+    x = lax.bitcast_convert_type(x, np.dtype(f"uint{8 * x.dtype.itemsize}"))
+  return x.astype(np.int32)
+
+
+def _narrow(x, dtype, by_bits):
+  """What `_widen` made of elements of `dtype`, or what became of it."""
+  if by_bits and jnp.issubdtype(dtype, jnp.floating):
+    word = np.dtype(f"uint{8 * dtype.itemsize}")
+    return lax.bitcast_convert_type(x.astype(word), dtype)
+  # Higher bits are of no account: sums of narrow integers wrap around.
+  return x.astype(dtype)
+
+
+def _rule(ctx, *args, **params):
+  fun = fetch_update.fetch_update_xla
+  told = contextlib.nullcontext()
+  if not _is_partitioned(ctx.module_context.axis_context):
+    device = _device(ctx)
+    fun = functools.partial(_fetch_update_tpu, device_kind=device.device_kind)
+    if jax.sharding.get_abstract_mesh().empty:
+      # Pallas wants to know it too, and would ask for the default device.
+      told = jax.sharding.use_abstract_mesh(
+          jax.sharding.AbstractMesh((), (), abstract_device=device)
+      )
+  with told:
+    return fetch_update.lowering(fun, asks=False)(ctx, *args, **params)
+
+
+def _is_partitioned(context) -> bool:
+  """Whether XLA will partition the program, which it cannot do to a kernel."""
+  if isinstance(context, sharding_impls.SPMDAxisContext):
+    manual = context.manual_axes | set(context.mesh.manual_axes)
+    return manual != frozenset(context.mesh.axis_names)
+  return context.num_devices != 1
+
+
+def _device(ctx):
+  """The device whose program is lowered, as an AbstractDevice."""
+  context = ctx.module_context.axis_context
+  if isinstance(context, sharding_impls.SPMDAxisContext):
+    meshes = [context.mesh.abstract_mesh]
+  else:
+    [device] = context.device_assignment or [None]
+    if device is not None and device.platform == "tpu":
+      return jax.sharding.AbstractDevice(
+          device_kind=device.device_kind, num_cores=1, platform="tpu"
+      )
+    meshes = []
+  for mesh in (*meshes, jax.sharding.get_abstract_mesh()):
+    device = mesh.abstract_device
+    if device is not None and device.platform == "tpu":
+      return device
+  return _UNKNOWN
+
+
+# What works there works on all of them.
+_UNKNOWN = jax.sharding.AbstractDevice(
+    device_kind="TPU v4", num_cores=1, platform="tpu"
+)
+
+mlir.register_lowering(fetch_update.fetch_update_p, _rule, platform="tpu")
