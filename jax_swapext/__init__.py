@@ -56,7 +56,8 @@ from jax_swapext.version import __version__ as __version__
 if TYPE_CHECKING:  # It needs Pallas, which importing this must not load.
   from jax_swapext import mosaic_gpu as mosaic_gpu
 
-del _cpu, _pallas, _tpu  # Imported for the rules that they register, now or later.
+# Imported for the rules that they register, now or later.
+del _cpu, _pallas, _tpu
 
 
 def __getattr__(name: str) -> _types.ModuleType:

@@ -47,10 +47,12 @@ _VMEM_BYTES = {
 _LEAST_VMEM_BYTES = 12 * _MIB
 _BLOCK_BYTES = _MIB  # of the updates that are in VMEM at a time
 
-# Rough seconds, to choose by: of an update in XLA's loop, of one in a kernel
-# per vector register of its row, and of a byte of the table there and back.
+# Rough seconds, to choose by: of an update in XLA's loop; in a kernel, per
+# vector register of its row, and per part that it is not of; and of a byte of
+# the table there and back.
 _LOOP_SECONDS = 3e-6
 _VECTOR_SECONDS = 2e-8
+_SKIP_SECONDS = 1e-8
 _BYTE_SECONDS = 2 / 800e9
 
 _MAX_ROW = 8192
@@ -60,13 +62,28 @@ _MOVES = (AtomicOp.XCHG, AtomicOp.CAS)
 def _padded(shape):
   """Elements of an array in row-major layout, with the padding of its tiles."""
   *major, second, last = (1, *shape)
-  sublanes = second if second < 8 else -(-second // 8) * 8
-  return math.prod(major) * sublanes * -(-last // 128) * 128
+  tile = next(k for k in (1, 2, 4, 8) if k >= min(second, 8))
+  return math.prod(major) * _up(second, tile) * _up(last, 128)
 
 
-def _in_lanes(shape) -> bool:
-  """Whether XLA lays out a table with its rows side by side in the lanes."""
-  return len(shape) == 1 or _padded(shape[::-1]) < _padded(shape)
+def _up(size, multiple):
+  return -(-size // multiple) * multiple
+
+
+def _lane_order(shape) -> tuple[int, ...] | None:
+  """How XLA orders the dimensions of a table whose rows are in the lanes.
+
+  None if it does not, but keeps them as they are: it is after little padding.
+  """
+  if len(shape) == 1:
+    return (0,)
+  *rows, last = range(1, len(shape))
+  orders = [(*rows, last, 0)]
+  for k in rows[::-1]:
+    orders.append((*(r for r in (*rows, last) if r != k), k, 0))
+  best = min(orders, key=lambda o: _padded([shape[k] for k in o]))
+  less = _padded([shape[k] for k in best]) < _padded(shape)
+  return best if less else None
 
 
 def _plan(x, idx, operands, *, op, reverse, need_old, device_kind):
@@ -82,9 +99,10 @@ def _plan(x, idx, operands, *, op, reverse, need_old, device_kind):
   if dtype == np.float16 and adds:
     return None  # The vector unit has no such dtype to round to.
   budget = _VMEM_BYTES.get(device_kind, _LEAST_VMEM_BYTES)
-  in_lanes = _in_lanes(x.shape)
+  lane_order = _lane_order(x.shape)
+  in_lanes = lane_order is not None
   if in_lanes:
-    per_row = 4 * _padded((*row[::-1], 128)) // 128
+    per_row = 4 * _padded([*(x.shape[k] for k in lane_order[:-1]), 128]) // 128
     unit = 1024 if not row else 128
   else:
     per_row = 4 * _padded((8, *row)) // 8
@@ -93,21 +111,23 @@ def _plan(x, idx, operands, *, op, reverse, need_old, device_kind):
   columns = 2 * (len(operands) + 2 * need_old)
   least, most = (128, 1024) if in_lanes else (8, 1024)
   block = _BLOCK_BYTES // per_row // least * least
-  block = max(least, min(block, most, -(-n // least) * least))
+  block = max(least, min(block, most, _up(n, least)))
   part = (budget - columns * block * per_row) // 2 // per_row // unit * unit
-  part = min(part, -(-t // unit) * unit)
+  part = min(part, _up(t, unit))
   if part <= 0 or (dtype.itemsize < 4 and part < t):
     return None  # A widened table should fit in at once.
-  plan = tpu_kernels.Plan(
-      op=op, reverse=reverse, need_old=need_old,
-      rounds_to=dtype if dtype == jnp.bfloat16 and adds else None,
-      in_lanes=in_lanes, part=part, block=block,
-      vmem_bytes=budget + 4 * _MIB,
-  )
+  parts = -(-t // part)
   vectors = max(1, per_row * (128 if in_lanes else 1) // 4096)
   seconds = t * per_row * _BYTE_SECONDS
-  seconds += plan.parts(t) * n * vectors * _VECTOR_SECONDS
-  return plan if seconds < n * _LOOP_SECONDS else None
+  seconds += n * (vectors * _VECTOR_SECONDS + parts * _SKIP_SECONDS)
+  if seconds > n * _LOOP_SECONDS:
+    return None
+  return tpu_kernels.Plan(
+      op=op, reverse=reverse, need_old=need_old,
+      rounds_to=dtype if dtype == jnp.bfloat16 and adds else None,
+      lane_order=lane_order, parts=parts, part=part, block=block,
+      vmem_bytes=budget + 4 * _MIB,
+  )
 
 
 def _fetch_update_tpu(x, idx, *operands, mask, op, order, reverse,
@@ -143,29 +163,27 @@ def _by_kernel(plan, x, idx, operands, mask):
 
   def prepare(a):
     a = _widen(a, by_bits)
-    if not plan.in_lanes:
-      return a
-    return lax.transpose(a, range(a.ndim)[::-1])
+    return a if plan.lane_order is None else lax.transpose(a, plan.lane_order)
 
   x = prepare(x)
   operands = [prepare(v) for v in operands]
   if x.ndim == 1:
     operands = [lax.reshape(v, (1, n)) for v in operands]
   update = functools.partial(tpu_kernels.update_part, plan)
-  if plan.parts(t) == 1:
+  if plan.parts == 1:
     *old, x = update(jnp.int32(0), None, x, idx, *operands)
   else:
     old = [jnp.zeros(operands[0].shape, x.dtype)] * plan.need_old
 
     def body(part, carry):
       *old, x = carry
-      return update(part, old[0] if old else None, x, idx, *operands)
+      return tuple(update(part, old[0] if old else None, x, idx, *operands))
 
-    *old, x = lax.fori_loop(0, plan.parts(t), body, [*old, x])
+    *old, x = lax.fori_loop(0, plan.parts, body, (*old, x))
 
   def restore(a):
-    if plan.in_lanes:
-      a = lax.transpose(a, range(a.ndim)[::-1])
+    if plan.lane_order is not None:
+      a = lax.transpose(a, np.argsort(plan.lane_order))
     return _narrow(a, dtype, by_bits)
 
   old = [restore(lax.reshape(o, (n,)) if x.ndim == 1 else o) for o in old]
@@ -193,10 +211,9 @@ def _narrow(x, dtype, by_bits):
 
 
 def _rule(ctx, *args, **params):
-  fun = fetch_update.fetch_update_xla
-  told = contextlib.nullcontext()
-  if not _is_partitioned(ctx.module_context.axis_context):
-    device = _device(ctx)
+  fun, told = fetch_update.fetch_update_xla, contextlib.nullcontext()
+  device = _device(ctx.module_context.axis_context)
+  if device is not None:
     fun = functools.partial(_fetch_update_tpu, device_kind=device.device_kind)
     if jax.sharding.get_abstract_mesh().empty:
       # Pallas wants to know it too, and would ask for the default device.
@@ -207,30 +224,28 @@ def _rule(ctx, *args, **params):
     return fetch_update.lowering(fun, asks=False)(ctx, *args, **params)
 
 
-def _is_partitioned(context) -> bool:
-  """Whether XLA will partition the program, which it cannot do to a kernel."""
+def _device(context):
+  """The device that the program is for, as an AbstractDevice.
+
+  None where no kernel can be: XLA will yet partition the program, which it
+  cannot do to a kernel; or the mesh is of other devices than TPUs, which Pallas
+  does not lower for, not even as one of several platforms.
+  """
   if isinstance(context, sharding_impls.SPMDAxisContext):
     manual = context.manual_axes | set(context.mesh.manual_axes)
-    return manual != frozenset(context.mesh.axis_names)
-  return context.num_devices != 1
-
-
-def _device(ctx):
-  """The device whose program is lowered, as an AbstractDevice."""
-  context = ctx.module_context.axis_context
-  if isinstance(context, sharding_impls.SPMDAxisContext):
-    meshes = [context.mesh.abstract_mesh]
-  else:
-    [device] = context.device_assignment or [None]
-    if device is not None and device.platform == "tpu":
+    if manual != frozenset(context.mesh.axis_names):
+      return None
+  elif context.num_devices != 1:
+    return None
+  mesh = jax.sharding.get_abstract_mesh()
+  if not mesh.empty:
+    device = mesh.abstract_device
+    return device if device is not None and device.platform == "tpu" else None
+  for device in getattr(context, "device_assignment", None) or ():
+    if device.platform == "tpu":
       return jax.sharding.AbstractDevice(
           device_kind=device.device_kind, num_cores=1, platform="tpu"
       )
-    meshes = []
-  for mesh in (*meshes, jax.sharding.get_abstract_mesh()):
-    device = mesh.abstract_device
-    if device is not None and device.platform == "tpu":
-      return device
   return _UNKNOWN
 
 

@@ -56,9 +56,10 @@ class Plan:
   Attributes:
     op, reverse, need_old: as for `fetch_update_p`.
     rounds_to: what each new element is rounded to, if not to its own dtype.
-    in_lanes: whether the rows of the table stand side by side in the lanes: it
-      is then given with its dimensions in reversed order.
-    part: how many rows are in VMEM at a time.
+    lane_order: the order of the dimensions in which the table is given if its
+      rows stand side by side in the lanes; the last of them is dimension 0.
+    parts: in how many parts the table passes through VMEM.
+    part: how many rows each of them has.
     block: how many updates.
     vmem_bytes: how much VMEM all that may take.
   """
@@ -67,13 +68,15 @@ class Plan:
   reverse: bool
   need_old: bool
   rounds_to: np.dtype | None
-  in_lanes: bool
+  lane_order: tuple[int, ...] | None
+  parts: int
   part: int
   block: int
   vmem_bytes: int
 
-  def parts(self, rows: int) -> int:
-    return -(-rows // self.part)
+  @property
+  def in_lanes(self) -> bool:
+    return self.lane_order is not None
 
 
 def update_part(
@@ -91,11 +94,10 @@ def update_part(
     which: the number of the part, an int32 scalar.
     old: where the old elements go, of the shape of an operand. None: to an
       array of zeros, if at all.
-    x: the table, `(t, *row)`; in lanes `(*reversed(row), t)`, of which a single
-      dimension stays.
+    x: the table, `(t, *row)`; in lanes `(*row, t)`, the row in `lane_order`.
     idx: indices of `n` updates in blocks, `(blocks, 1, plan.block)`; negative
       where nothing is to be updated.
-    *operands: `(n, *row)`; in lanes `(*reversed(row), n)`, for scalars `(1, n)`.
+    *operands: `(n, *row)`; in lanes `(*row, n)`, or `(1, n)` of scalars.
 
   Returns:
     `[old, x]`, or `[x]` if no old elements are wanted.
@@ -147,7 +149,7 @@ def update_part(
 
 
 def _kernel(plan, continues, which_ref, idx_ref, x_ref, *refs):
-  """The updates of one block on the table's part."""
+  """The updates of one block on the part of the table."""
   *refs, new_ref = refs
   old_ref = refs.pop() if plan.need_old else None
   given_ref = refs.pop(0) if continues else None
@@ -161,30 +163,37 @@ def _kernel(plan, continues, which_ref, idx_ref, x_ref, *refs):
         jnp.zeros_like(old_ref) if given_ref is None else given_ref[...]
     )
   start = which_ref[0] * plan.part
-  update = _update_lane if plan.in_lanes else _update_row
+  # An update of a few vectors costs less than the branch around it.
+  masks = plan.in_lanes and plan.parts == 1 and _vectors(new_ref) == 1
 
   def body(k, _):
     k = plan.block - 1 - k if plan.reverse else k
     i = idx_ref[0, 0, k] - start
-    update(plan, new_ref, old_ref, refs, i, k)
+    held = (i >= 0) & (i < plan.part)
+    if masks:
+      _update_lane(plan, new_ref, old_ref, refs, i, k, held)
+    else:
+      update = _update_lane if plan.in_lanes else _update_row
+      pl.when(held)(lambda: update(plan, new_ref, old_ref, refs, i, k))
 
-  vectors = math.prod(new_ref.shape[:-1]) // 8 if plan.in_lanes else 8
-  unroll = max(1, min(8, 8 // max(1, vectors)))
-  lax.fori_loop(0, plan.block, body, None, unroll=unroll)
+  lax.fori_loop(0, plan.block, body, None, unroll=8 if masks else 1)
+
+
+def _vectors(ref):
+  """How many vector registers 128 lanes of `ref` take."""
+  *major, sublanes, _ = (1, *ref.shape)
+  return math.prod(major) * -(-sublanes // 8)
 
 
 def _update_row(plan, new_ref, old_ref, value_refs, i, k):
-  @pl.when((i >= 0) & (i < plan.part))
-  def _():
-    row = new_ref[pl.ds(i, 1)]
-    if old_ref is not None:
-      old_ref[pl.ds(k, 1)] = row
-    values = [v[pl.ds(k, 1)] for v in value_refs]
-    new_ref[pl.ds(i, 1)] = _combine(plan, row, values)
+  row = new_ref[pl.ds(i, 1)]
+  if old_ref is not None:
+    old_ref[pl.ds(k, 1)] = row
+  values = [v[pl.ds(k, 1)] for v in value_refs]
+  new_ref[pl.ds(i, 1)] = _combine(plan, row, values)
 
 
-def _update_lane(plan, new_ref, old_ref, value_refs, i, k):
-  held = (i >= 0) & (i < plan.part)
+def _update_lane(plan, new_ref, old_ref, value_refs, i, k, held=True):
   to, turn = _window(jnp.where(held, i, 0)), i - k
   column = _load_window(new_ref, to)
   values = [
