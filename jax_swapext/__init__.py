@@ -16,7 +16,9 @@
 On a Ref, inside any Pallas kernel or from :func:`jax.new_ref`: :func:`load`,
 :func:`store`, :func:`swap`, ``atomic_*`` and :func:`atomic_cas`. On arrays, as
 pure functions: ``fetch_*`` and :func:`fetch_cas`. For warp code of Mosaic GPU
-kernels: ``jax_swapext.mosaic_gpu``, loaded on first use.
+kernels: ``jax_swapext.mosaic_gpu``; for tests of kernels on machines without
+accelerators: ``jax_swapext.testing``; for reading: ``jax_swapext.examples``.
+These are loaded on first use.
 """
 
 import importlib as _importlib
@@ -53,18 +55,23 @@ from jax_swapext._src.xla import cpu as _cpu
 from jax_swapext._src.xla import tpu as _tpu
 from jax_swapext.version import __version__ as __version__
 
-if TYPE_CHECKING:  # It needs Pallas, which importing this must not load.
+if TYPE_CHECKING:  # They need Pallas, which importing this must not load.
+  from jax_swapext import examples as examples
   from jax_swapext import mosaic_gpu as mosaic_gpu
+  from jax_swapext import testing as testing
 
 # Imported for the rules that they register, now or later.
 del _cpu, _pallas, _tpu
 
 
+_LAZY = ("examples", "mosaic_gpu", "testing")
+
+
 def __getattr__(name: str) -> _types.ModuleType:
-  if name == "mosaic_gpu":
-    return _importlib.import_module("jax_swapext.mosaic_gpu")
+  if name in _LAZY:
+    return _importlib.import_module(f"jax_swapext.{name}")
   raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-  return sorted({*globals(), "mosaic_gpu"})
+  return sorted({*globals(), *_LAZY})

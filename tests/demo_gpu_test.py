@@ -21,6 +21,7 @@ from unittest import mock
 
 from absl.testing import absltest
 from jax_swapext import __main__ as main
+from jax_swapext._src import compile_for
 from jax_swapext._src import demo_gpu
 
 
@@ -46,18 +47,19 @@ class DemoGpuTest(absltest.TestCase):
     self.assertLessEqual(max(map(len, text.splitlines())), 80)
 
   def test_no_compiler(self):
-    with mock.patch.object(demo_gpu, "PLUGINS", ("jax_plugins.nobody_s",)):
+    with mock.patch.object(demo_gpu, "is_available", lambda: False):
       text, failures = said()
     self.assertEmpty(failures)
     self.assertIn("pip install jax-cuda13-plugin", text)
 
   def test_dead_compiler_fails(self):
     with (
+        mock.patch.object(compile_for, "check_installed"),
         mock.patch.object(demo_gpu, "is_available", lambda: True),
         mock.patch.object(sys, "executable", "/bin/false"),
     ):
       text, failures = said()
-    self.assertIn("exits with 1", text)
+    self.assertIn("with status 1", text)
     self.assertLen(failures, 1)
     self.assertStartsWith(failures[0], "FAILED warp store: jsx.store: refused")
 

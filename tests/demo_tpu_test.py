@@ -45,8 +45,8 @@ class DemoTpuTest(absltest.TestCase):
       mock.patch.object(sys, "executable", shutil.which("false")),
       mock.patch.object(importlib.util, "find_spec"),
     ):
-      _, line = demo_tpu.report(_TEXT)
-    self.assertIn("ended with status 1", line)
+      _, *lines = demo_tpu.report(_TEXT)
+    self.assertIn("with status 1", " ".join(lines))
 
 
 if __name__ == "__main__":

@@ -164,7 +164,7 @@ class GpuSupportTest(parameterized.TestCase):
     where = _PLACES[place, memory]
     with self.assertRaises(gpu_compile.CompileError) as raised:
       gpu_compile.compiler().compile(
-          kernels.refused_form, operation, form, "Lane", **where)
+          kernels.refused_form, operation, form, "Warpgroup", **where)
     self.assertEqual(raised.exception.kind, "NotImplementedError")
     self.assertIn(note.lower(), raised.exception.message.lower())
 

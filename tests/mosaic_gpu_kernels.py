@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -27,6 +28,7 @@ import jax_swapext as jsx
 import ml_dtypes
 import numpy as np
 import reference
+import stock_gpu_corpus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,18 +239,16 @@ def refused_form(op, form, semantics, warp, space):
     del o_ref
     def run():
       ref = s_ref if space == "smem" else x_ref
-      kwargs, index = {}, None
+      index = None
       match form:
-        case 'integer arrays, order="index"':
-          index, kwargs = jnp.full((32,), 3, jnp.int32), {"order": "index"}
-        case "more than 256 elements per thread":
+        case "more than 512 elements per thread":
           ref, index = ref.reshape(127, 43), (slice(0, 43), slice(0, 31))
         case "view as a dtype of another width":
           ref = ref.bitcast(jnp.int16)
         case "integer arrays in a view":
           ref, index = ref.at[jnp.zeros((64,), jnp.int32)], pl.ds(0, 32)
       n_values = {"load": 0, "atomic_cas": 2}.get(op, 1)
-      getattr(jsx, op)(ref, index, *[1] * n_values, **kwargs)
+      getattr(jsx, op)(ref, index, *[1] * n_values)
     if warp:
       in_warp(run)
     else:
@@ -345,7 +345,65 @@ WARP_MATH = {
     "fori": _loop_carry,
     "while": _while_carry,
     "two_carries": _scan_carry,
+    "rounding": lambda x, y: y + lax.round(
+        x * 2.0, lax.RoundingMethod.TO_NEAREST_EVEN) + lax.round(y * 2.0),
+    "more_functions": lambda x, y: jnp.cos(x) + lax.erf(y) + lax.exp2(
+        x) + jnp.sqrt(jnp.abs(y)) + lax.atan2(x, y),
+    "extremes": lambda x, y: jnp.maximum(x, y) * 2.0 - jnp.minimum(x, 0.5),
+    "bit_counts": lambda x, y: lax.clz((x * 64).astype(jnp.int32)).astype(
+        jnp.float32) + lax.shift_right_logical(
+            (y * 64).astype(jnp.int32), 28).astype(jnp.float32),
+    "compare": lambda x, y: sum(
+        jnp.where(c, 2.0**i, 0.0) for i, c in enumerate((
+            x == y, x != y, x < y, x <= y, x > y, x >= y))),
+    "full_max_min": lambda x, y: x * jnp.max(y) + jnp.min(y),
+    "integer_reductions": lambda x, y: x + (
+        jnp.sum((y * 8).astype(jnp.int32), axis=0)[None, :]
+        - jnp.max((y * 8).astype(jnp.int32), axis=1, keepdims=True)
+        + jnp.prod((y[:, :2] * 2).astype(jnp.int32), axis=1)[:, None]
+        ).astype(jnp.float32),
+    "both_axes": lambda x, y: x + jnp.sum(y, axis=(0, 1), keepdims=True),
+    "mean": lambda x, y: x - jnp.mean(y, axis=0, keepdims=True),
+    "prod_axis": lambda x, y: x * jnp.prod(
+        1.0 + 0.1 * y, axis=0, keepdims=True),
+    "all_axis": lambda x, y: jnp.where(
+        jnp.all(x < 2.0, axis=1, keepdims=True), x, y),
+    "expand_dims": lambda x, y: (x[:, None, :] * y[None, :, :]).sum(axis=1),
+    "transpose_3d": lambda x, y: jnp.transpose(
+        x.reshape(4, 8, 8), (1, 0, 2)).reshape(4, 64) + y,
+    "concatenate_many": lambda x, y: jnp.concatenate(
+        [x[:, i:i + 8] if i % 16 else y[:, i:i + 8] for i in range(0, 64, 8)],
+        axis=1),
+    "cumprod": lambda x, y: jnp.cumprod(1.0 + 0.1 * x, axis=1) + y,
+    "cummin_axis0": lambda x, y: lax.cummin(x, axis=0) + y,
+    "cumsum_integers": lambda x, y: jnp.cumsum(
+        (x * 8).astype(jnp.int32), axis=1).astype(jnp.float32) + y,
+    "scan": lambda x, y: lax.scan(
+        lambda c, _: (c * 0.5 + y, None), x, None, length=3)[0],
+    "switch": lambda x, y: lax.switch(
+        (x[0, 0] > 0).astype(jnp.int32), [lambda: x, lambda: x * y]),
+    "cond_in_loop": lambda x, y: lax.fori_loop(
+        0, 4, lambda i, c: lax.cond(
+            jnp.sum(c) > 0, lambda c: c - y, lambda c: c + x, c), x),
+    "while_on_vector": lambda x, y: lax.while_loop(
+        lambda c: jnp.max(c) < 4.0, lambda c: c + jnp.abs(y) + 0.5, x),
     "odd_size": lambda x, y: x + jnp.sum(y[:1, :33] * y[1:2, :33]),
+    "odd_reduce": lambda x, y: x + jnp.sum(
+        x[:3, :11] * y[1:, :11], axis=0)[4] + jnp.prod(
+            1.0 + 0.1 * y[:3, :5], axis=1)[2],
+    "odd_extremes": lambda x, y: x + jnp.max(y[:3, :7]) - jnp.min(
+        y[:3, :11], axis=1, keepdims=True)[1, 0],
+    "odd_integers": lambda x, y: x + jnp.sum(
+        lax.broadcasted_iota(jnp.int32, (5, 9), 1)).astype(jnp.float32) + (
+            jnp.any(y[:3, :33] > 1.0)).astype(jnp.float32),
+    "odd_cumsum": lambda x, y: x + jnp.cumsum(
+        y[:1, :50], axis=1)[:, 40:41] + jnp.cumsum(
+            y[:3, :7], axis=0)[2, 6],
+    "odd_moves": lambda x, y: x + jnp.concatenate(
+        [y[:, :33].reshape(132)[::-1], y[:, 33:].T.reshape(124)]
+        ).reshape(4, 64),
+    "odd_carry": lambda x, y: x + lax.fori_loop(
+        0, 3, lambda i, c: c * 0.5 + x[:3, :37], y[:3, :37])[2, 36],
     "one_element": lambda x, y: x + (y[1:2, 5:6] * 2.0 + 1.0),
 }
 
@@ -383,6 +441,28 @@ def warp_copy(semantics, shape, dtype, masked=False):
   masks = [jax.ShapeDtypeStruct(shape, np.bool_)] * masked
   return make_kernel(warp_copy_body, spec, semantics=semantics, scratch_types=[
       plgpu.SMEM(shape, dtype)]), [spec, *masks]
+
+
+def copy_by_hand(shape, dtype):
+  """`warp_copy` as one would write it without this library.
+
+  Under Lane lowering: the other has no scalar load from SMEM in warp code.
+  """
+  def copy_by_hand_body(x_ref, o_ref, s_ref):
+    def copy(source, target):
+      def body(i, carry):
+        at = jnp.unravel_index(i, shape)
+        target[at] = source[at]
+        return carry
+      lax.fori_loop(0, math.prod(shape), body, 0)
+    def run():
+      copy(x_ref, s_ref)
+      copy(s_ref, o_ref)
+    in_warp(run)
+  spec = jax.ShapeDtypeStruct(
+      shape, np.dtype(getattr(ml_dtypes, dtype, dtype)))
+  return make_kernel(copy_by_hand_body, spec, semantics="Lane", scratch_types=[
+      plgpu.SMEM(shape, spec.dtype)]), [spec]
 
 
 def masked_by_hand(semantics):
@@ -623,6 +703,42 @@ def lanes_through_smem(semantics, barrier=True):
 # ## Layouts and memory that come from elsewhere
 
 
+def cluster(semantics, warp, op):
+  """Each of two blocks works on the other's shared memory."""
+  def cluster_body(x_ref, v_ref, m_ref, o_ref, old_ref, s_ref, before, after):
+    me = lax.axis_index("cluster")
+    jsx.store(s_ref, None, jsx.load(x_ref, me))
+    plgpu.barrier_arrive(before)
+    plgpu.barrier_wait(before)
+    def run():
+      peer = plgpu.cluster_ref(s_ref, {"cluster": 1 - me})
+      part, kwargs = pl.ds(2, 64), {}
+      if op in ("load", "atomic_add"):
+        kwargs["mask"] = jsx.load(m_ref)
+      values = () if op == "load" else (jsx.load(v_ref),)
+      if op == "atomic_cas":
+        values = (jsx.load(x_ref, (1 - me, part)), *values)
+      old = getattr(jsx, op)(peer, part, *values, **kwargs)
+      if old is not None:
+        jsx.store(old_ref, me, old)
+      jsx.store(peer, 1, jsx.load(peer, 0) + 1.0)
+    if warp:
+      in_warp(run)
+    else:
+      run()
+    plgpu.barrier_arrive(after)
+    plgpu.barrier_wait(after)
+    jsx.store(o_ref, me, jsx.load(s_ref))
+  spec = jax.ShapeDtypeStruct
+  x, old = spec((2, 128), jnp.float32), spec((2, 64), jnp.float32)
+  barrier = plgpu.ClusterBarrier(collective_axes=("cluster",))
+  return make_kernel(
+      cluster_body, [x, old], semantics=semantics, grid=(2,),
+      grid_names=("block",), cluster=(2,), cluster_names=("cluster",),
+      scratch_types=[plgpu.SMEM((128,), jnp.float32), barrier, barrier]), [
+          x, spec((64,), jnp.float32), spec((64,), jnp.bool_)]
+
+
 def _tiled_smem(shape, dtype, swizzle):
   itemsize = np.dtype(dtype).itemsize
   return plgpu.SMEM(shape, dtype, transforms=(
@@ -630,34 +746,73 @@ def _tiled_smem(shape, dtype, swizzle):
       plgpu.SwizzleTransform(swizzle)))
 
 
-def accumulator(semantics, masked=True, product=False, atomic=False):
-  """Stores a value in the layout of a matrix product's result, under a mask.
-
-  With `product` it is one, which the PTX interpreter cannot run.
-  """
-  def accumulator_body(x_ref, n_ref, o_ref, *scratch):
-    jsx.store(o_ref, None, jnp.full((64, 64), -1.0))
-    if product:
-      a_ref, b_ref = scratch
-      def multiply(acc_ref):
-        plgpu.wgmma(acc_ref, a_ref, b_ref)
-        return acc_ref[...]
-      x = pl.run_scoped(multiply, plgpu.ACC((64, 64), jnp.float32))
+def accumulator(semantics, atomic=False, layout="WGMMA", rows=64):
+  """Stores a value in the layout of a matrix product's result, under a mask."""
+  layout = getattr(plgpu.Layout, layout)
+  def accumulator_body(x_ref, n_ref, o_ref):
     row, column = (plgpu.broadcasted_iota(
-        jnp.int32, (64, 64), d, layout=plgpu.Layout.WGMMA) for d in (0, 1))
-    if not product:
-      x = (row * 64 + column).astype(jnp.float32) * x_ref[0]
-    mask = row < n_ref[0] if masked else None
-    if atomic:
-      jsx.atomic_add(o_ref, None, x, mask=mask)
-    else:
-      jsx.store(o_ref, None, x, mask=mask)
+        jnp.int32, (rows, 64), d, layout=layout) for d in (0, 1))
+    x = (row * 64 + column).astype(jnp.float32) * x_ref[0]
+    _store_rows_before(o_ref, n_ref[0], x, atomic, layout)
   spec = jax.ShapeDtypeStruct
-  x = spec((64, 64), jnp.float32)
-  scratch = [_tiled_smem((64, 64), jnp.bfloat16, 128)] * 2 if product else []
   return make_kernel(
-      accumulator_body, x, semantics=semantics, scratch_types=scratch), [
+      accumulator_body, spec((rows, 64), jnp.float32), semantics=semantics), [
           spec((1,), jnp.float32), spec((1,), jnp.int32)]
+
+
+def _store_rows_before(o_ref, n, x, atomic=False, layout=plgpu.Layout.WGMMA):
+  jsx.store(o_ref, None, jnp.full(x.shape, -1.0))
+  row = plgpu.broadcasted_iota(jnp.int32, x.shape, 0, layout=layout)
+  if atomic:
+    jsx.atomic_add(o_ref, None, x, mask=row < n)
+  else:
+    jsx.store(o_ref, None, x, mask=row < n)
+
+
+def tensor_memory(semantics):
+  """Stores what comes from tensor memory under a mask."""
+  def tensor_memory_body(n_ref, o_ref, t_ref):
+    x = plgpu.async_load_tmem(t_ref)
+    plgpu.wait_load_tmem()
+    _store_rows_before(o_ref, n_ref[0], x, layout=plgpu.Layout.TCGEN05)
+  spec = jax.ShapeDtypeStruct
+  return make_kernel(
+      tensor_memory_body, spec((128, 64), jnp.float32), semantics=semantics,
+      scratch_types=[plgpu.TMEM((128, 64), jnp.float32)]), [
+          spec((1,), jnp.int32)]
+
+
+def product(semantics, atomic=False, declared=True, warp=False):
+  """Rows of a matrix product, after a store into one of its operands."""
+  from jax_swapext import mosaic_gpu as jsx_gpu
+  def product_body(a_ref, b_ref, row_ref, n_ref, o_ref, a_smem, b_smem,
+                   barrier):
+    for x_ref, x_smem in ((a_ref, a_smem), (b_ref, b_smem)):
+      plgpu.copy_gmem_to_smem(x_ref, x_smem, barrier)
+      plgpu.barrier_wait(barrier)
+    def change():
+      jsx.store(a_smem, 3, jsx.load(row_ref))
+    if warp:
+      def change_and_commit():
+        change()
+        jsx_gpu.commit_smem()
+      in_warp(change_and_commit)
+    else:
+      change()
+      plgpu.commit_smem()
+    def multiply(acc_ref):
+      plgpu.wgmma(acc_ref, a_smem, b_smem)
+      return acc_ref[...]
+    x = pl.run_scoped(multiply, plgpu.ACC((64, 64), jnp.float32))
+    _store_rows_before(o_ref, n_ref[0], x, atomic)
+  spec, dtype = jax.ShapeDtypeStruct, jnp.bfloat16
+  smem = _tiled_smem((64, 64), dtype, 128) if declared else (
+      plgpu.SMEM((64, 64), dtype))
+  return make_kernel(
+      product_body, spec((64, 64), jnp.float32), semantics=semantics,
+      scratch_types=[smem, smem, plgpu.Barrier()]), [
+          spec((64, 64), dtype), spec((64, 64), dtype), spec((64,), dtype),
+          spec((1,), jnp.int32)]
 
 
 def swizzled(semantics, warp, op, dtype="float32", swizzle=128, mask=True):
@@ -711,6 +866,33 @@ def swizzled_block(semantics, warp):
               x, spec((8, 32), jnp.bool_)]
 
 
+def inferred_tiling(warp, op):
+  """Accesses to SMEM whose tiling and swizzle stock stores make necessary."""
+  def inferred_tiling_body(x_ref, m_ref, o_ref, old_ref, rows_ref, s_ref):
+    row, column = (plgpu.broadcasted_iota(
+        jnp.int32, (64, 64), d, layout=plgpu.Layout.WGMMA) for d in (0, 1))
+    s_ref[...] = (row * 64 + column).astype(jnp.float32)
+    def run():
+      x, mask = jsx.load(x_ref), jsx.load(m_ref)
+      values = () if op == "load" else (x,)
+      old = getattr(jsx, op)(s_ref, 17, *values, mask=mask)
+      jsx.store(old_ref, None, x if old is None else old)
+      jsx.store(s_ref, (slice(1, 64, 2), 5), jnp.full((32,), -1.0))
+      at = jnp.full((32,), 17, jnp.int32)
+      jsx.store(rows_ref, None, jsx.load(s_ref, at))
+    if warp:
+      in_warp(run)
+    else:
+      run()
+    o_ref[...] = plgpu.layout_cast(s_ref[...], plgpu.Layout.WGMMA)
+  spec = jax.ShapeDtypeStruct
+  x, square = spec((64,), jnp.float32), spec((64, 64), jnp.float32)
+  return make_kernel(
+      inferred_tiling_body, [square, x, spec((32, 64), jnp.float32)],
+      semantics="Warpgroup", scratch_types=[
+          plgpu.SMEM((64, 64), jnp.float32)]), [x, spec((64,), jnp.bool_)]
+
+
 def views(semantics, warp):
   """Reshapes, transposes and chained views of a Ref."""
   def views_body(x_ref, o_ref, p_ref):
@@ -738,6 +920,22 @@ def _twin_atomic(function):
     function(x_ref, s_ref)
     jsx.store(o_ref, None, jsx.load(s_ref))
   return twin
+
+
+def _twin_returning(function):
+  """The old values plus ten times the new ones."""
+  def twin(x_ref, o_ref, s_ref):
+    jsx.store(s_ref, None, jsx.load(x_ref))
+    old = function(jsx.load(x_ref), s_ref)
+    jsx.store(o_ref, None, old + 10.0 * jsx.load(s_ref))
+  return twin
+
+
+def _twin_masked_store(x_ref, o_ref, s_ref):
+  jsx.store(s_ref, None, jnp.zeros((128,), jnp.float32))
+  x = jsx.load(x_ref)
+  jsx.store(s_ref, None, x, mask=x > 1.5)
+  jsx.store(o_ref, None, jsx.load(s_ref))
 
 
 def _twin_warp(function):
@@ -777,6 +975,17 @@ ACCEPTED = {
         _twin_warp(lambda x, o, s: jsx.store(
             o, 0, jnp.sum(jnp.broadcast_to(jsx.load(x, 1), (128,))))),
         lambda x: [128 * x[1]]),
+    "reduce_in_warp": (
+        _twin_warp(lambda x, o, s: jsx.store(o, 0, jnp.sum(jsx.load(x)))),
+        lambda x: [x.sum()]),
+    "masked_load": (
+        lambda x, o, s: jsx.store(o, None, jsx.load(
+            x, mask=jsx.load(x) > 1.5, other=-1.0)),
+        lambda x: np.where(x > 1.5, x, -1)),
+    "masked_store": (
+        _twin_masked_store, lambda x: np.where(x > 1.5, x, 0)),
+    "bools": (
+        lambda x, o, s: jsx.store(o, None, jsx.load(x)), lambda x: x),
     "odd_size": (
         lambda x, o, s: jsx.store(o, pl.ds(0, 33), jsx.load(x, pl.ds(2, 33))),
         lambda x: x[2:35]),
@@ -794,6 +1003,18 @@ ACCEPTED = {
     "atomic_odd": (
         _twin_atomic(lambda x, s: jsx.atomic_add(s, pl.ds(0, 33), 1.0)),
         lambda x: [*(x[:33] + 1), *x[33:]]),
+    "atomic_splat": (
+        _twin_atomic(lambda x, s: jsx.atomic_add(s, None, 1.0)),
+        lambda x: x + 1),
+    "atomic_exchange": (
+        _twin_returning(lambda x, s: jsx.atomic_xchg(s, None, x + 1.0)),
+        lambda x: x + 10 * (x + 1)),
+    "atomic_compare_and_swap": (
+        _twin_returning(lambda x, s: jsx.atomic_cas(s, None, x, x + 1.0)),
+        lambda x: x + 10 * (x + 1)),
+    "atomic_float_min": (
+        _twin_atomic(lambda x, s: jsx.atomic_min(s, None, jsx.load(x) - 1.0)),
+        lambda x: x - 1),
     "atomic_float_max": (
         _twin_atomic(lambda x, s: jsx.atomic_max(s, None, jsx.load(x) + 1.0)),
         lambda x: x + 1),
@@ -809,9 +1030,21 @@ def accepted(name, semantics):
   body = ACCEPTED[name][0]
   def accepted_body(x_ref, o_ref, s_ref):
     body(x_ref, o_ref, s_ref)
-  x = jax.ShapeDtypeStruct((128,), jnp.float32)
+  x = stock_gpu_corpus.argument(name)
   return make_kernel(accepted_body, x, semantics=semantics, scratch_types=[
-      plgpu.SMEM((128,), jnp.float32)]), [x]
+      plgpu.SMEM(x.shape, x.dtype)]), [x]
+
+
+def signed_max(semantics):
+  """As `atomic_max` of the stock corpus."""
+  def function(x, y):
+    def signed_max_body(x_ref, y_ref):
+      jsx.atomic_max(y_ref, None, jsx.load(x_ref))
+    ref = jax.new_ref(y)
+    make_kernel(signed_max_body, (), semantics=semantics)(x, ref)
+    return jax.freeze(ref)
+  x = jax.ShapeDtypeStruct((256,), jnp.int32)
+  return function, [x, x]
 
 
 def stock_store_in_warp(semantics):
@@ -830,9 +1063,6 @@ def refused(name, semantics):
     del o_ref
     jsx.store(s_ref, None, jsx.load(x_ref))
     match name:
-      case "ordered":
-        jsx.atomic_add(s_ref, jnp.full((128,), 3, jnp.int32), 1.0,
-                       order="index")
       case "too_many_registers":
         jsx.load(x_ref.reshape(127, 43), (slice(0, 43), slice(0, 31)))
       case "narrowing_bitcast":

@@ -13,8 +13,6 @@
 # limitations under the License.
 """TensorCore kernels through the real compiler of every TPU generation."""
 
-import re
-
 from absl.testing import absltest
 from absl.testing import parameterized
 import cases
@@ -36,12 +34,6 @@ _GENERATIONS = tpu_compile.GENERATIONS
 def _share(k):
   """Every cell compiles somewhere, every form and dtype everywhere."""
   cells = [c for g in tpu_cells.tensorcore_cells().values() for c in g]
-  # Known gaps, right when evaluated: libtpu has no max and min of narrow
-  # integers in SMEM, and no such broadcast of a narrow mask.
-  gaps = re.compile(
-      r"atomic_(max|min)_u?int(8|16)_smem|.*_int8_vmem_200_at_arr"
-  )
-  cells = [c for c in cells if not gaps.match(c.name)]
   return tpu_cells.kernels_of(cells[k :: len(_GENERATIONS)])
 
 

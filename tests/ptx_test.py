@@ -96,6 +96,37 @@ class StockMosaicGpuTest(parameterized.TestCase):
     np.testing.assert_array_equal(out, x + 1)
     self.assertEmpty(report.races)
 
+  @parameterized.product(
+      cell=(("bfloat16", 128, 64, (False, False)),
+            ("float16", 64, 128, (False, True)),
+            ("float16", 32, 32, (True, False)),
+            ("bfloat16", 64, 64, (True, True)),
+            ("float32", 128, 32, (False, True))),
+      semantics=_SEMANTICS)
+  def test_matrix_product(self, cell, semantics):
+    dtype, swizzle, k, transposed = cell
+    kernel = self.compiler.compile(
+        corpus.matrix_product, semantics, dtype=dtype, swizzle=swizzle, k=k,
+        transposed=transposed)
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-4, 5, (64, k)), rng.integers(-4, 5, (k, 64))
+    given = [np.ascontiguousarray(x.T if t else x).astype(
+        getattr(ml_dtypes, dtype, dtype))
+             for x, t in zip((a, b), transposed, strict=True)]
+    for seed in _SEEDS:
+      [out], report = kernel.run(*given, seed=seed)
+      np.testing.assert_array_equal(out, a @ b)
+      self.assertEmpty(report.races)
+
+  @parameterized.parameters(*_SEMANTICS)
+  def test_matrix_product_of_what_no_fence_made_visible(self, semantics):
+    kernel = self.compiler.compile(
+        corpus.matrix_product, semantics, fenced=False)
+    x = np.ones((64, 64), ml_dtypes.bfloat16)
+    for seed in _SEEDS:
+      _, report = kernel.run(x, x, seed=seed)
+      self.assertTrue(any("wgmma" in r.text for r in report.races))
+
   @parameterized.parameters(*_SEMANTICS)
   def test_atomic_add(self, semantics):
     kernel = self.compiler.compile(corpus.atomic_add, semantics)

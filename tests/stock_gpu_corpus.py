@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import jax
 from jax import lax
+from jax._src.pallas import primitives  # masked accesses, deprecated elsewhere
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 import jax.numpy as jnp
@@ -115,6 +116,33 @@ def bulk_copies(semantics, interpret=False, swizzle=None, rows=64, columns=64):
   return _kernel(bulk_copies_body, semantics, x, interpret, scratch_types=[
       plgpu.SMEM((rows, columns), _F32, transforms=transforms),
       plgpu.Barrier()]), [x]
+
+
+def matrix_product(semantics, interpret=False, dtype="bfloat16", swizzle=128,
+                   k=64, transposed=(False, False), fenced=True):
+  """[64, k] by [k, 64]; a transposed operand lies in memory the other way."""
+  a, b = ((k, 64) if transposed[0] else (64, k),
+          (64, k) if transposed[1] else (k, 64))
+  def matrix_product_body(a_ref, b_ref, o_ref, a_smem, b_smem, barrier):
+    for x_ref, x_smem in ((a_ref, a_smem), (b_ref, b_smem)):
+      plgpu.copy_gmem_to_smem(x_ref, x_smem, barrier)
+      plgpu.barrier_wait(barrier)
+    if not fenced:
+      b_smem[...] = b_smem[...] * 2
+    def multiply(acc_ref):
+      left = plgpu.transpose_ref(a_smem, (1, 0)) if transposed[0] else a_smem
+      right = plgpu.transpose_ref(b_smem, (1, 0)) if transposed[1] else b_smem
+      plgpu.wgmma(acc_ref, left, right)
+      return acc_ref[...]
+    o_ref[...] = pl.run_scoped(multiply, plgpu.ACC((64, 64), _F32))
+  tile = swizzle // jnp.dtype(dtype).itemsize
+  transforms = (plgpu.TilingTransform((8, tile)),
+                plgpu.SwizzleTransform(swizzle))
+  return _kernel(matrix_product_body, semantics, _spec((64, 64)), interpret,
+                 scratch_types=[
+                     plgpu.SMEM(a, dtype, transforms=transforms),
+                     plgpu.SMEM(b, dtype, transforms=transforms),
+                     plgpu.Barrier()]), [_spec(a, dtype), _spec(b, dtype)]
 
 
 def two_warpgroups(semantics, interpret=False):
@@ -239,6 +267,28 @@ def _broadcast_in_warp(x_ref, o_ref, s_ref):
       0, jnp.sum(jnp.broadcast_to(x_ref[1], (128,)))))
 
 
+def _reduce_in_warp(x_ref, o_ref, s_ref):
+  del s_ref
+  _warp_one(lambda: o_ref.__setitem__(0, jnp.sum(x_ref[...])))
+
+
+def _masked_load(x_ref, o_ref, s_ref):
+  del s_ref
+  o_ref[...] = primitives.load(
+      x_ref, (slice(None),), mask=x_ref[...] > 1.5, other=-1.0)
+
+
+def _masked_store(x_ref, o_ref, s_ref):
+  s_ref[...] = jnp.zeros((128,), _F32)
+  primitives.store(s_ref, (slice(None),), x_ref[...], mask=x_ref[...] > 1.5)
+  o_ref[...] = s_ref[...]
+
+
+def _whole(x_ref, o_ref, s_ref):
+  del s_ref
+  o_ref[...] = x_ref[...]
+
+
 def _odd_size(x_ref, o_ref, s_ref):
   del s_ref
   o_ref[pl.ds(0, 33)] = x_ref[pl.ds(2, 33)]
@@ -263,6 +313,28 @@ def _atomic_scalar(x_ref, o_ref, s_ref):
 def _atomic_odd(x_ref, o_ref, s_ref):
   s_ref[...] = x_ref[...]
   plgpu.atomic_add(s_ref.at[pl.ds(0, 33)], jnp.ones((33,), _F32))
+  o_ref[...] = s_ref[...]
+
+
+def _atomic_splat(x_ref, o_ref, s_ref):
+  s_ref[...] = x_ref[...]
+  plgpu.atomic_add(s_ref, jnp.ones((128,), _F32))
+  o_ref[...] = s_ref[...]
+
+
+def _atomic_exchange(x_ref, o_ref, s_ref):
+  s_ref[...] = x_ref[...]
+  o_ref[...] = plgpu.atomic_xchg(s_ref, x_ref[...] + 1.0)
+
+
+def _atomic_compare_and_swap(x_ref, o_ref, s_ref):
+  s_ref[...] = x_ref[...]
+  o_ref[...] = plgpu.atomic_cas(s_ref, x_ref[...], x_ref[...] + 1.0)
+
+
+def _atomic_float_min(x_ref, o_ref, s_ref):
+  s_ref[...] = x_ref[...]
+  plgpu.atomic_min(s_ref, x_ref[...] - 1.0)
   o_ref[...] = s_ref[...]
 
 
@@ -295,6 +367,12 @@ REFUSED = {
     "iota_in_warp": (_iota_in_warp, *[_NO_RULE + "iota"] * 2),
     "broadcast_in_warp": (
         _broadcast_in_warp, *[_NO_RULE + "broadcast_in_dim"] * 2),
+    # Without our arithmetic no array gets as far as a sum, or a store.
+    "reduce_in_warp": (
+        _reduce_in_warp, *["Can only load scalars in warp-level code"] * 2),
+    "masked_load": (_masked_load, *[_NO_RULE + "masked_load"] * 2),
+    "masked_store": (_masked_store, *[_NO_RULE + "masked_swap"] * 2),
+    "bools": (_whole, _NOT_128, _NO_LAYOUT),
     "odd_size": (_odd_size, _NOT_128, _NO_LAYOUT),
     "strided": (_strided, *["Strided slices not implemented"] * 2),
     "integer_array": (_integer_array, *["int_indexer_shape non-empty"] * 2),
@@ -303,6 +381,14 @@ REFUSED = {
         "must be fixed-length vector"),
     "atomic_odd": (
         _atomic_odd, *["Atomic stores not supported for splat layout"] * 2),
+    "atomic_splat": (
+        _atomic_splat, *["Atomic stores not supported for splat layout"] * 2),
+    "atomic_exchange": (
+        _atomic_exchange, *["has no attribute 'atomic_xchg'"] * 2),
+    "atomic_compare_and_swap": (
+        _atomic_compare_and_swap, *["has no attribute 'atomic_cas'"] * 2),
+    "atomic_float_min": (
+        _atomic_float_min, *["f32 only supports add atomics, got min"] * 2),
     "atomic_float_max": (
         _atomic_float_max, *["f32 only supports add atomics, got max"] * 2),
     "scalar_smem_load_in_warp": (
@@ -314,17 +400,15 @@ REFUSED = {
 }
 
 
+def argument(name):
+  """Of the kernel that stock refuses, and of its twin."""
+  return _spec((256,), jnp.bool_) if name == "bools" else _spec((128,))
+
+
 def refused(name, semantics):
   body = REFUSED[name][0]
   def refused_body(x_ref, o_ref, s_ref):
     body(x_ref, o_ref, s_ref)
-  x = _spec((128,))
+  x = argument(name)
   return _kernel(refused_body, semantics, x, scratch_types=[
-      plgpu.SMEM((128,), _F32)]), [x]
-
-
-def refused_bool(semantics):
-  def refused_bool_body(x_ref, o_ref):
-    o_ref[...] = x_ref[...]
-  x = _spec((256,), jnp.bool_)
-  return _kernel(refused_bool_body, semantics, x), [x]
+      plgpu.SMEM(x.shape, x.dtype)]), [x]

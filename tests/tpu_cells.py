@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import dataclasses
+import itertools
 from typing import Any
 import zlib
 
@@ -495,6 +496,11 @@ def tensorcore_cells(thin: int = 3) -> dict[str, list[Cell]]:
   for group in ("corner", "box", "strided", "gather", "smem", "hbm"):
     groups[group] = groups[group][::thin]
   # One of every operation and dtype, whatever is left of the tables.
+  groups["each in one dimension"] = [
+    Cell(op, dtype, (300,), (_D(299),), masked)
+    for dtype in TC_DTYPES
+    for op, masked in zip(_ops(dtype), itertools.cycle((False, True)))
+  ]
   groups["each in smem"] = [
     Cell(op, dtype, (8,), (_D(5),), False, "smem")
     for dtype in TC_DTYPES

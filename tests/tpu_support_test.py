@@ -15,7 +15,6 @@
 
 import functools
 import itertools
-import warnings
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -23,12 +22,11 @@ import cases
 import jax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jax.experimental.pallas import tpu_sc as plsc
 import jax.numpy as jnp
 import jax_swapext as jsx
-import mosaic_sc_test
 import numpy as np
 from oracles import mosaic_ir
+import sparse_cells
 import tpu_cells
 
 _TENSORCORE = "TPU TensorCore"
@@ -55,14 +53,23 @@ def _tested():
   ):
     for cells in groups.values():
       add(place, cells)
-  add(_VECTOR, mosaic_sc_test.sparsecore_cells(8).values())
+  add(_VECTOR, sparse_cells.vmem_cells(8).values())
+  add(_VECTOR, sparse_cells.flag_cells(8).values())
+  for dtype in sparse_cells.PACKED:
+    setting = sparse_cells.Setting(layout_passes=True, tiling=False)
+    add(_VECTOR, sparse_cells.packed_cells(8, dtype, setting).values())
   for place in (_VECTOR, _SCALAR):
-    add(place, mosaic_sc_test.smem_cells().values())
-  for dtype in mosaic_sc_test.PACKED:
-    for operation in ("load", "store", "swap"):
-      out.add((_VECTOR, "VMEM", operation, dtype))
-  for operation in ("load", "store", "swap"):
-    out.add((_VECTOR, "HBM or VMEM_SHARED", operation, "int32"))
+    add(place, sparse_cells.smem_cells().values())
+  add(_SCALAR, sparse_cells.scalar_remote_cells().values())
+  remote = [
+    {
+      (c.op.name, np.dtype(c.dtype).name)
+      for c in sparse_cells.remote_cells(8, space).values()
+    }
+    for space in ("hbm", "vmem_shared")
+  ]
+  for operation, dtype in set.intersection(*remote):
+    out.add((_VECTOR, "HBM or VMEM_SHARED", operation, dtype))
   return out
 
 
@@ -74,6 +81,7 @@ _INDICES = {
   "pl.ds": lambda: pl.ds(8, 8),
   "integer arrays": lambda: jnp.arange(8, dtype=jnp.int32),
   "mixed": lambda: (slice(0, 8), jnp.arange(8, dtype=jnp.int32)),
+  "one dimension under TensorCore tiling": lambda: 3,
 }
 
 
@@ -104,32 +112,28 @@ def _lower_tensorcore(memory, shape, dtype, access, interpret=False):
 
 
 def _lower_sparsecore(place, memory, shape, dtype, access):
+  # The output is in HBM; a scratch is anywhere else.
+  space = pltpu.SMEM if memory == "HBM" else getattr(pltpu, memory)
+
+  def body(x, o, ref):
+    del x  # Unused.
+    access(o if memory == "HBM" else ref)
+
+  vector, scalar = sparse_cells.vector_mesh, sparse_cells.scalar_mesh
+  mesh = vector if place == _VECTOR else scalar
+
   def f(x):
-    if place == _VECTOR:
-      mesh = plsc.VectorSubcoreMesh(
-        core_axis_name="c", subcore_axis_name="s", num_cores=1, num_subcores=1
-      )
-    else:
-      mesh = plsc.ScalarSubcoreMesh(axis_name="c", num_cores=1)
     return pl.kernel(
-      lambda x, o, ref: access(ref),
-      out_type=jax.ShapeDtypeStruct((8,), jnp.int32),
-      mesh=mesh,
-      scratch_types=[getattr(pltpu, memory)(shape, jnp.dtype(dtype))],
+      body,
+      out_type=jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)),
+      mesh=mesh(),
+      scratch_types=[space(shape, jnp.dtype(dtype))],
     )(x)
 
   mosaic_ir.lower(f, np.zeros(8, np.int32))
 
 
-class TpuSupportTest(parameterized.TestCase):
-  def setUp(self):
-    super().setUp()
-    caught = warnings.catch_warnings()
-    caught.__enter__()
-    self.addCleanup(caught.__exit__, None, None, None)
-    # Stock warns of every copy from VMEM to HBM on the SparseCore.
-    warnings.simplefilter("ignore")
-
+class TpuSupportTest(sparse_cells.TestCase):
   def test_what_is_supported_is_tested(self):
     rows = {
       (row.place, row.memory, operation, dtype)

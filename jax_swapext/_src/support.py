@@ -200,7 +200,8 @@ _IN_WORDS = (
 _REPLICAS = {
     "warp": (
         "scalars, and sizes that 32 does not divide: several lanes hold an"
-        " element, so swap waits at a barrier of the warp"
+        " element, under Warpgroup lowering up to all of them every one, so"
+        " swap waits at a barrier of the warp"
     ),
     "warpgroup": (
         "scalars, and sizes that 128 does not divide: several threads hold an"
@@ -217,6 +218,9 @@ _OLD_VALUES = {
         " through shared memory: 8 times their bytes, in units of 1 KiB"
     ),
 }
+_IN_ORDER = (
+    'order="index" with integer arrays takes turns, a barrier after each index'
+)
 _FLUSHES = {
     "SMEM": "float32 keeps subnormals",
     "GMEM": (
@@ -230,6 +234,11 @@ def _mosaic_gpu(code: str, memory: str) -> list[Row]:
   place = f"Mosaic GPU, {code} code"
   one = "one instruction per element"
   small = f"8- and 16-bit elements {_IN_WORDS}"
+  tiling = "" if memory == "GMEM" else (
+      " Tiling and swizzle are followed, declared or inferred; but scalar loads"
+      " and stores under Warpgroup lowering are stock's, whose layout pass"
+      " rejects them where it has to infer any."
+  )
 
   def refused(operations, form, note):
     # One row for all dtypes that an operation takes elsewhere.
@@ -243,33 +252,28 @@ def _mosaic_gpu(code: str, memory: str) -> list[Row]:
       if these:
         yield Row(these, place, memory, dtypes, (form,), False, note)
 
-  atomics = tuple(o for o in REF_OPERATIONS if o.startswith("atomic_"))
   return _rows(
       place,
       memory,
       moves=(
           "vector instructions where the start is known to be aligned, else one"
           " per element; a mask predicates them; what stock supports is"
-          f" stock's. {_REPLICAS[code]}"
+          f" stock's. {_REPLICAS[code]}.{tiling}"
       ),
-      exchanges=f"{one}; {small}; {_OLD_VALUES[code]}",
+      exchanges=f"{one}; {_IN_ORDER}; {small}; {_OLD_VALUES[code]}",
       adds=(
-          f"{one}; {_FLUSHES[memory]}; 8- and 16-bit integers {_IN_WORDS};"
-          f" {_OLD_VALUES[code]}"
+          f"{one}; {_IN_ORDER}; {_FLUSHES[memory]}; 8- and 16-bit integers"
+          f" {_IN_WORDS}; {_OLD_VALUES[code]}"
       ),
       compares=(
           "integers: one instruction per element, signed or not as the dtype;"
           " floats: a compare-and-swap loop, since the hardware's drop NaNs;"
-          f" {small}; {_OLD_VALUES[code]}"
+          f" {_IN_ORDER}; {small}; {_OLD_VALUES[code]}"
       ),
-      bitwise=f"{one}; {small}; {_OLD_VALUES[code]}",
+      bitwise=f"{one}; {_IN_ORDER}; {small}; {_OLD_VALUES[code]}",
       extra=(
           *refused(
-              atomics, 'integer arrays, order="index"',
-              'pass order="any", or use jsx.fetch_* outside the kernel',
-          ),
-          *refused(
-              REF_OPERATIONS, "more than 256 elements per thread",
+              REF_OPERATIONS, "more than 512 elements per thread",
               "make its size a multiple of 32 in warp code, of 128 in warpgroup"
               " code, or work on it in parts",
           ),
@@ -349,7 +353,9 @@ _NARROW_INTEGERS = tuple(
 )
 _TENSORCORE = ("bool", *_NARROW_INTEGERS, "bfloat16", "float32", *FLOAT8)
 _WORDS = ("int32", "uint32", "float32")
-_PACKED = ("int8", "uint8", "int16", "bfloat16")
+_PACKED = (
+    "int8", "uint8", "int16", "uint16", "float16", "bfloat16", *FLOAT8,
+)
 _PLAIN = ("load", "store", "swap")
 _ATOMICS = tuple(o for o in REF_OPERATIONS if o.startswith("atomic_"))
 
@@ -407,35 +413,32 @@ def _tensorcore() -> list[Row]:
 def _sparsecore() -> list[Row]:
   vector = "TPU SparseCore, vector subcore"
   scalar = "TPU SparseCore, scalar subcore"
-  # Shapes of vectors are the hardware's; views of two dimensions are not.
   forms = ("integers", "slices", "pl.ds", "integer arrays")
-  elements = ("integers", "integer arrays")
+  arrays = ("slices", "pl.ds")
+  words = ("bool", *_WORDS)
   remote = "HBM or VMEM_SHARED"
   return [
-      *_tpu(vector, "VMEM", REF_OPERATIONS, _WORDS, forms, True,
-            "indexed loads and stores of one vector, lanes under the mask and"
-            " nothing else; atomics with integer arrays go lane after lane;"
-            " lengths other than the lane count need needs_layout_passes=True"),
-      *_tpu(vector, "VMEM", _PLAIN, _PACKED, ("slices", "pl.ds"), True,
-            "whole words, without a mask: under TensorCore tiling blocks of"
-            " rows that share words, else vectors that start with a word"),
-      *_tpu(vector, "VMEM", _PLAIN, _PACKED, elements, False,
+      *_tpu(vector, "VMEM", REF_OPERATIONS, words, (*forms, "mixed"), True,
+            "indexed loads and stores, lanes under the mask and nothing else;"
+            " atomics with integer arrays at once where no position repeats,"
+            " else lane after lane; shapes other than the lane count, of up to"
+            " two dimensions, need needs_layout_passes=True"),
+      *_tpu(vector, "VMEM", REF_OPERATIONS, _PACKED, forms, True,
+            "a vector of whole words at once; else one element after the other"
+            " through the word that holds it. Under TensorCore tiling Refs of"
+            " two dimensions or more, else Refs of at least a vector's length"),
+      *_tpu(vector, "VMEM", REF_OPERATIONS, _PACKED,
+            ("one dimension under TensorCore tiling",), False,
             "under TensorCore tiling neighbouring elements lie 128 words apart;"
             " or use a 32-bit Ref"),
-      *_tpu(vector, "VMEM", _ATOMICS, _PACKED, forms, False,
-            "its indexed loads and stores take 32-bit elements; Keep them in a"
-            " 32-bit Ref"),
-      *_tpu(vector, "VMEM", REF_OPERATIONS, ("bool",), forms, False,
-            "its indexed loads and stores take 32-bit elements; Keep them in a"
-            " 32-bit Ref"),
-      *_tpu(vector, remote, _PLAIN, ("int32",), ("integers", "slices", "pl.ds"),
-            True,
-            "neighbouring words of a Ref of one dimension, by a stream through"
-            " VMEM and back where masked: the caller must own them"),
-      *_tpu(vector, remote, _ATOMICS, _WORDS, forms, False,
+      *_tpu(vector, remote, _PLAIN, words, forms, True,
+            "neighbours by one stream through VMEM, and back where masked: the"
+            " caller must own them; loads at a vector of positions by a"
+            " gathering stream; all else by a stream per element"),
+      *_tpu(vector, remote, _ATOMICS, (*words, *_PACKED), forms, False,
             "are not atomic against the other subcores; use fetch_* outside"
             " the kernel"),
-      *_tpu(vector, remote, _PLAIN, ("bool", *_PACKED), forms, False,
+      *_tpu(vector, remote, _PLAIN, _PACKED, forms, False,
             "its streams move neighbouring words; Copy the block to VMEM with"
             " pltpu.sync_copy"),
       *_tpu(vector, "SMEM", REF_OPERATIONS, _WORDS, forms, True,
@@ -443,11 +446,20 @@ def _sparsecore() -> list[Row]:
             " other; nobody else writes there"),
       *_tpu(scalar, "SMEM", REF_OPERATIONS, _WORDS, ("integers",), True,
             "scalars, by the scalar unit; nobody else writes there"),
-      *_tpu(scalar, "SMEM", REF_OPERATIONS, _WORDS, ("slices", "pl.ds"), False,
+      *_tpu(scalar, "SMEM", REF_OPERATIONS, _WORDS, arrays, False,
             "SMEM holds scalars there; Access one element at a time"),
-      *_tpu(scalar, remote, _PLAIN, _WORDS, forms[:-1], False,
-            "its transfers move blocks of 32 bytes between HBM and SMEM; Copy"
-            " the block with pltpu.sync_copy"),
+      *_tpu(scalar, "HBM", _PLAIN, _WORDS, ("integers",), True,
+            "the 32 bytes around an element are copied to SMEM and back: the"
+            " caller must own them; Refs of one dimension, a multiple of 8"
+            " long"),
+      *_tpu(scalar, "VMEM_SHARED", ("load",), _WORDS, ("integers",), True,
+            "a copy of the element in SMEM"),
+      *_tpu(scalar, "VMEM_SHARED", ("store", "swap"), _WORDS, ("integers",),
+            False,
+            "no transfer goes from its SMEM there; Write from a vector"
+            " subcore"),
+      *_tpu(scalar, remote, _PLAIN, _WORDS, arrays, False,
+            "its SMEM holds scalars; Access one element at a time"),
       *_tpu(scalar, remote, _ATOMICS, _WORDS, forms[:-1], False,
             "are not atomic against the other subcores; use fetch_* outside"
             " the kernel"),

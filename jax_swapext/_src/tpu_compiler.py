@@ -68,15 +68,21 @@ def environment(dump: str | None = None) -> dict[str, str]:
   )
 
 
+def abstract_device(generation: str) -> jax.sharding.AbstractDevice:
+  """What tracing and lowering are to see of one of `TOPOLOGIES`."""
+  return jax.sharding.AbstractDevice(
+      device_kind=_DEVICE_KINDS[generation.removeprefix("tpu-")],
+      num_cores=1,
+      platform="tpu",
+  )
+
+
 @contextlib.contextmanager
 def target(generation: str) -> Generator[None]:
   """Makes tracing and lowering see a generation, one of `TOPOLOGIES`."""
-  device = jax.sharding.AbstractDevice(
-      device_kind=_DEVICE_KINDS[generation], num_cores=1, platform="tpu"
-  )
   mesh = jax.sharding.AbstractMesh(
       (1,), ("device",), axis_types=(jax.sharding.AxisType.Auto,),
-      abstract_device=device,
+      abstract_device=abstract_device(generation),
   )
   with jax.sharding.use_abstract_mesh(mesh):
     yield
@@ -85,7 +91,7 @@ def target(generation: str) -> Generator[None]:
 def device_of(generation: str) -> jax.Device:
   """A device of a generation, one of `TOPOLOGIES`, to compile for."""
   topology = topologies.get_topology_desc(
-      TOPOLOGIES[generation], platform="tpu"
+      TOPOLOGIES[generation.removeprefix("tpu-")], platform="tpu"
   )
   return topology.devices[0]
 
@@ -103,3 +109,24 @@ def tensorcore_bundles(dump: str, names: Iterable[str]) -> int | None:
       if found is not None:
         bundles = (bundles or 0) + int(found.group(1))
   return bundles
+
+
+def sparsecore_bundles(dump: str) -> tuple[int | None, int | None, str]:
+  """Bundles, bundles with stalls, and assembly of the SparseCore's kernel."""
+  text = "".join(
+      pathlib.Path(path).read_text()
+      for path in sorted(glob.glob(f"{dump}/sc/*bundles.txt"))
+  )
+  # A vector-subcore kernel is `execute0`; a scalar-subcore one is `main`.
+  for label in ("\nexecute0_lowered:", "\nmain.1_lowered:"):
+    start = text.find(label)
+    if start >= 0:
+      break
+  else:
+    return None, None, ""
+  body = text[start + len(label) :]
+  end = re.search(r"^(\.Lfunc_end|[A-Za-z_][\w.]*:$)", body, re.MULTILINE)
+  body = body[: end.start()] if end else body
+  bundles = len(re.findall(r"^0x[0-9a-f]+: \{", body, re.MULTILINE))
+  stalls = re.findall(r"sdelay \$0x([0-9a-f]+)", body)
+  return bundles, bundles + sum(int(s, 16) for s in stalls), body

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 import math
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import builtin
@@ -47,9 +47,13 @@ FragmentedArray = fa.FragmentedArray
 
 def is_smem(value: ir.Value) -> bool:
   return isinstance(value.type, ir.MemRefType) and (
-      mgpu_utils.is_smem_ref(value)
-      or mgpu_utils.is_cluster_smem_ref(value.type)
+      mgpu_utils.is_smem_ref(value) or _is_of_cluster(value)
   )
+
+
+def _is_of_cluster(value: ir.Value) -> bool:
+  """Whether it is shared memory of another block, maybe."""
+  return mgpu_utils.is_cluster_smem_ref(value.type)
 
 
 def _attribute(layout) -> ir.Attribute:
@@ -83,13 +87,8 @@ def with_declared_transforms(ref, ref_aval: Any, transforms):
   return ref, attribute
 
 
-def _as_thread_sees(value, aval, layout, transforms):
+def _as_thread_sees(value, aval, layout):
   """The operand of a custom primitive in terms of one thread."""
-  if isinstance(value.type, ir.MemRefType):
-    if not is_smem(value):
-      return value
-    ty = dialect_lowering.transform_type(ir.MemRefType(value.type), transforms)
-    return builtin.UnrealizedConversionCastOp([ty], [value]).result
   signed = mgpu_utils.is_signed(aval.dtype)
   if not gpu_ir.is_array(aval):
     return FragmentedArray.splat(value, (), is_signed=signed)
@@ -106,70 +105,51 @@ def _as_thread_sees(value, aval, layout, transforms):
   return gpu_ir.wrap(held, layout, signed)
 
 
-def fixed(
+def per_thread(
     ctx,
     body: Callable[..., Sequence[FragmentedArray]],
     values: Sequence[ir.Value],
-    avals: Sequence[Any],
-    out_avals: Sequence[Any],
     layout_of: Callable[[Any], Any],
-    transforms: dict[int, ir.ArrayAttr],
 ) -> list[ir.Value]:
-  """A custom primitive whose arrays have the layouts that `layout_of` gives.
+  """An operation of warp code, in terms of one thread.
 
   Args:
     ctx: the lowering context.
     body: emits the operation for one thread, from the operands as it sees them.
-    values: the operands.
-    avals: theirs; anything for a memref.
-    out_avals: of the results.
-    layout_of: from an aval with a shape.
-    transforms: of the SMEM operands that have any, by position.
+    values: the operands: none is a Ref.
+    layout_of: from the aval of an array to its layout.
   """
-  none = ir.ArrayAttr.get([])
-  warp = is_warp(ctx)
-  values, layouts = list(values), []
-  for i, (value, aval) in enumerate(zip(values, avals, strict=True)):
-    if isinstance(value.type, ir.VectorType):
-      layout = layout_of(aval)
-      if not warp and not isinstance(layout, gpu_layouts.Splat):
-        # A custom primitive takes its operands as they come, splats too.
-        values[i] = mgpu.dialect.layout_cast(value, _attribute(layout))
-      layouts.append(layout)
-    else:
-      layouts.append(None)
-  out_layouts = [
-      layout_of(a) if gpu_ir.is_array(a) else None for a in out_avals
-  ]
-  op = mgpu.dialect.CustomPrimitiveOp(
-      result=[gpu_ir.value_type(a) for a in out_avals],
-      operands_=values,
-      in_layouts=[_attribute(x) for x in layouts if x is not None],
-      in_transforms=[
-          transforms.get(i, none) for i, v in enumerate(values) if is_smem(v)
-      ],
-      out_layouts=[_attribute(x) for x in out_layouts if x is not None],
-  )
-  block = op.body.blocks.append(*[v.type for v in values])
-  with ir.InsertionPoint(block):
-    seen = [
-        _as_thread_sees(v, a, x, transforms.get(i, none))
-        for i, (v, a, x) in enumerate(
-            zip(block.arguments, avals, layouts, strict=True)
-        )
-    ]
-    with lane_lowering(ctx):
-      outs = body(*seen)
-    results = []
-    for out, aval, layout in zip(outs, out_avals, out_layouts, strict=True):
-      if layout is None:
-        results.append(lowering._ensure_ir_value(out, aval.dtype))
-      else:
-        out = gpu_layouts.materialize(out, aval.shape, layout)
-        results.append(dialect_lowering.fragmented_array_to_ir(
-            out, gpu_ir.value_type(aval)
-        ))
-    mgpu.dialect.return_(results)
+  with gpu_layouts.without_padding():
+    layout = lambda a: layout_of(a) if gpu_ir.is_array(a) else None
+    layouts = [layout(a) for a in ctx.avals_in]
+    out_layouts = [layout(a) for a in ctx.avals_out]
+    op = mgpu.dialect.CustomPrimitiveOp(
+        result=[gpu_ir.value_type(a) for a in ctx.avals_out],
+        operands_=values,
+        in_layouts=[_attribute(x) for x in layouts if x is not None],
+        in_transforms=[],
+        out_layouts=[_attribute(x) for x in out_layouts if x is not None],
+    )
+    block = op.body.blocks.append(*[v.type for v in values])
+    with ir.InsertionPoint(block):
+      seen = [
+          _as_thread_sees(*x)
+          for x in zip(block.arguments, ctx.avals_in, layouts, strict=True)
+      ]
+      with lane_lowering(ctx):
+        outs = body(*seen)
+      results = []
+      for out, aval, layout in zip(
+          outs, ctx.avals_out, out_layouts, strict=True
+      ):
+        if layout is None:
+          results.append(lowering._ensure_ir_value(out, aval.dtype))
+        else:
+          out = gpu_layouts.materialize(out, aval.shape, layout)
+          results.append(dialect_lowering.fragmented_array_to_ir(
+              out, gpu_ir.value_type(aval)
+          ))
+      mgpu.dialect.return_(results)
   return list(lowering._isolate_from_above(op).results)
 
 
@@ -191,57 +171,82 @@ def is_warp(ctx) -> bool:
   return ctx.module_ctx.primitive_semantics == gpu_core.PrimitiveSemantics.Warp
 
 
-# ## Layout-polymorphic accesses
+# ## Accesses
 #
-# In warpgroup code the layout of a value may be imposed from elsewhere: an
-# accumulator of a matrix product has the hardware's. So the access takes any
-# layout, all its arrays one and the same, and its body is written only when the
-# layout pass has chosen. What to write is looked up in `_sites`, which holds
-# each distinct access once, as a jit cache does.
-
-_KEY = "swapext.site"
-_sites: dict[Any, int] = {}
+# How an SMEM Ref is tiled and swizzled, and in warpgroup code how an array is
+# laid out, may be up to others: a matrix product has its own ideas of both. So
+# an access takes what it finds, and its body is written only when the layout
+# pass has chosen. What to write is looked up in `_accesses`, which holds each
+# distinct one once, as a jit cache does.
 
 
-def polymorphic(
-    site: Any, values: Sequence[ir.Value], out_avals: Sequence[Any],
-    transforms: dict[int, ir.ArrayAttr],
+class _Access(NamedTuple):
+  """An access whose body is to be written.
+
+  Attributes:
+    site: hashable; `site.emit_operands(layout, operands, transforms)` writes
+      the body.
+    is_open: whether the layout of the region is left to the layout pass.
+    layout: of the region, unless it is open; None for one element.
+  """
+
+  site: Any
+  is_open: bool
+  layout: Any
+
+
+_KEY = "swapext.access"
+_accesses: dict[_Access, int] = {}
+
+
+def access(
+    site: Any, values: Sequence[ir.Value], transforms: dict[int, ir.ArrayAttr],
+    layout_of: Callable[[Any], Any] | None,
 ) -> list[ir.Value]:
-  """An access with any one layout for all its arrays.
+  """An access to a Ref of whatever tiling and swizzle.
 
   Args:
-    site: hashable; `site.emit_operands(layout, operands)` writes the body.
-    values: the operands.
-    out_avals: of the results.
-    transforms: of the SMEM operands that have any, by position.
+    site: as in _Access.
+    values: the operands, the Ref first.
+    transforms: tiling and swizzle of the Ref where they are declared, by
+      position.
+    layout_of: from the aval of an array to its layout; None to take any one
+      layout for all arrays of the region's shape.
   """
   none = ir.ArrayAttr.get([])
+  region, out_avals = site.region(), site.out_avals()
+  shape = tuple(region.shape)
+  values, in_layouts = list(values), []
+
+  def known(aval):
+    if layout_of is not None:
+      return layout_of(aval)
+    # Of an array over the region, a placeholder.
+    return gpu_layouts.warpgroup_layout(tuple(aval.shape), 32)
+
+  for i, (value, aval) in enumerate(
+      zip(values, site.operand_avals(), strict=True)
+  ):
+    if isinstance(value.type, ir.VectorType):
+      layout = known(aval)
+      in_layouts.append(_attribute(layout))
+      is_open = layout_of is None and tuple(aval.shape) == shape
+      if not (
+          is_open or site.warp or isinstance(layout, gpu_layouts.Splat)
+      ):
+        values[i] = mgpu.dialect.layout_cast(value, in_layouts[-1])
   types = [gpu_ir.value_type(a) for a in out_avals]
-  values = list(values)
-  shape = tuple(site.region().shape)
-
-  def placeholder(ty):
-    # Of an array over the region; of an index array it is the layout.
-    return _attribute(
-        gpu_layouts.warpgroup_layout(tuple(ir.VectorType(ty).shape), 32)
-    )
-
-  for i, value in enumerate(values):
-    if isinstance(value.type, ir.VectorType) and (
-        tuple(ir.VectorType(value.type).shape) != shape
-    ):
-      values[i] = mgpu.dialect.layout_cast(value, placeholder(value.type))
-
   op = mgpu.dialect.CustomPrimitiveOp(
       result=types,
       operands_=values,
-      in_layouts=[placeholder(v.type) for v in values
-                  if isinstance(v.type, ir.VectorType)],
+      in_layouts=in_layouts,
       in_transforms=[
-          transforms.get(i, none) for i, v in enumerate(values) if is_smem(v)
+          transforms.get(i, none) for i, v in enumerate(values)
+          if is_smem(v) and not _is_of_cluster(v)
       ],
-      out_layouts=[placeholder(t) for t in types
-                   if isinstance(t, ir.VectorType)],
+      out_layouts=[
+          _attribute(known(a)) for a in out_avals if gpu_ir.is_array(a)
+      ],
   )
   block = op.body.blocks.append(*[v.type for v in values])
   with ir.InsertionPoint(block):
@@ -253,46 +258,49 @@ def polymorphic(
     mgpu.dialect.return_(
         [builtin.UnrealizedConversionCastOp([t], []).result for t in types]
     )
-  number = _sites.setdefault(site, len(_sites))
+  layout = None
+  if layout_of is not None and math.prod(shape) != 1:
+    layout = layout_of(region)
+  key = _Access(site, layout_of is None, layout)
+  number = _accesses.setdefault(key, len(_accesses))
   op.operation.attributes[_KEY] = ir.IntegerAttr.get(gpu_ir.i64(), number)
   return list(op.results)
 
 
-def _site_of(op) -> Any:
+def _access_of(op) -> _Access:
   number = ir.IntegerAttr(op.operation.attributes[_KEY]).value
-  return next(s for s, n in _sites.items() if n == number)
+  return next(a for a, n in _accesses.items() if n == number)
 
 
 def _constraints(ctx, op):
-  """One variable for the layouts of all arrays; SMEM as declared."""
+  """Layouts and transforms as they are known, or none at all."""
   kinds = layout_inference.VariableType
-  shape = tuple(_site_of(op).region().shape)
-  vectors = [
-      (layout_inference.ValueSite(op, kinds.OPERAND, i),
-       tuple(ir.VectorType(x.type).shape))
-      for i, x in enumerate(op.operands)
-      if layout_inference.is_vector(x)
-  ]
-  arrays = [s for s, its_shape in vectors if its_shape == shape] + [
-      layout_inference.ValueSite(op, kinds.RESULT, i)
-      for i, x in enumerate(op.results)
-      if isinstance(x.type, ir.VectorType)
-  ]
-  assignments, constraints, sites = {}, [], {}
-  for (site, its_shape), attribute in zip(
-      vectors, op.in_layouts, strict=True
-  ):
-    if its_shape != shape:
+  access = _access_of(op)
+  shape = tuple(access.site.region().shape)
+  assignments, constraints, sites, open_sites = {}, [], {}, []
+
+  def arrays(values, kind, attributes):
+    for i, x in enumerate(values):
+      if not isinstance(x.type, ir.VectorType):
+        continue
+      attribute = next(attributes)
+      site = layout_inference.ValueSite(op, kind, i)
+      if access.is_open and tuple(ir.VectorType(x.type).shape) == shape:
+        open_sites.append(site)
+        continue
       variable = cs.Variable(site)
       sites[variable] = [site]
       assignments[variable] = cs.RegisterLayout(
           layouts_lib.from_layout_attr(attribute)
       )
-  if arrays:
-    variable = cs.Variable(arrays[-1])
-    sites[variable] = arrays
+
+  arrays(op.operands, kinds.OPERAND, iter(op.in_layouts))
+  arrays(op.results, kinds.RESULT, iter(op.out_layouts))
+  if open_sites:
+    variable = cs.Variable(open_sites[-1])
+    sites[variable] = open_sites
     constraints.append(cs.NotOfType(variable, gpu_layouts.Splat))
-  declared = iter(op.in_transforms)
+  declared, none = iter(op.in_transforms), ir.ArrayAttr.get([])
   for i, x in enumerate(op.operands):
     if layout_inference._is_smem_ref(x):
       site = layout_inference.ValueSite(op, kinds.OPERAND, i)
@@ -300,46 +308,52 @@ def _constraints(ctx, op):
       constraints.append(
           cs.Equals(lhs=ctx.producer_ref(site), rhs=variable)
       )
-      extract = layout_inference
-      assignments[variable] = (
-          extract._extract_smem_transforms_from_custom_transform_attrs(
-              next(declared)
-          )
-      )
       sites[variable] = [site]
+      # Those of another block's memory are declared where the Ref comes from.
+      transforms = none if _is_of_cluster(x) else next(declared)
+      if i or len(transforms):
+        extract = layout_inference
+        assignments[variable] = (
+            extract._extract_smem_transforms_from_custom_transform_attrs(
+                transforms
+            )
+        )
   return cs.ConstraintSystem(assignments, constraints), sites
 
 
 def _lower(ctx, op):
   del ctx  # Unused.
-  site = _site_of(op)
+  site, is_open, layout = _access_of(op)
   layouts = iter(
       inference_utils.in_layouts(op)
       if inference_utils.has_in_layouts_set(op) else ()
   )
   transforms = iter(op.in_transforms)
-  operands, layout = [], None
+  operands, of_ref = [], None
   for value, aval in zip(op.operands, site.operand_avals(), strict=True):
     if isinstance(value.type, ir.VectorType):
       x = dialect_lowering._fragmented_array_from_ir(
           value, next(layouts), mgpu_utils.is_signed(aval.dtype)
       )
       operands.append(x)
-      if x.shape == tuple(site.region().shape):
+      if is_open and x.shape == tuple(site.region().shape):
         layout = x.layout
     elif is_smem(value):
-      operands.append(
-          dialect_lowering.unwrap_transformed_memref(value, next(transforms))
-      )
+      given = next(transforms)
+      of_ref = given if of_ref is None else of_ref
+      operands.append(dialect_lowering.unwrap_transformed_memref(value, given))
     elif isinstance(value.type, ir.MemRefType):
       operands.append(value)
     else:
       operands.append(FragmentedArray.splat(
           value, (), is_signed=mgpu_utils.is_signed(aval.dtype)
       ))
-  if any(isinstance(r.type, ir.VectorType) for r in op.results):
+  if is_open and any(isinstance(r.type, ir.VectorType) for r in op.results):
     layout = layouts_lib.from_layout_attr(inference_utils.out_layouts(op)[0])
-  outs = site.emit_operands(layout, operands)
+  is_ref_in_smem = is_smem(op.operands[0])
+  outs = site.emit_operands(
+      layout, operands, _tiling_and_swizzle(of_ref) if is_ref_in_smem else None
+  )
   return [
       dialect_lowering.fragmented_array_to_ir(o, r.type)
       if isinstance(r.type, ir.VectorType)
@@ -348,8 +362,17 @@ def _lower(ctx, op):
   ]
 
 
+def _tiling_and_swizzle(attributes):
+  """(tiling or None, swizzle in bytes or None) of a Ref's transforms."""
+  found = layout_inference._extract_smem_transforms_from_custom_transform_attrs(
+      attributes
+  )
+  tiling = None if found.tiling is None else tuple(found.tiling.tiling)
+  return tiling, found.swizzle
+
+
 def _install():
-  """Lets the two passes over the dialect know our polymorphic accesses.
+  """Lets the two passes over the dialect know our accesses.
 
   Every other custom primitive goes to the rules that were there.
   """

@@ -26,7 +26,6 @@ from typing import Any
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import arith
 from jax._src.lib.mlir.dialects import llvm
-from jax._src.lib.mlir.dialects import memref
 from jax._src.lib.mlir.dialects import vector
 from jax.experimental.mosaic.gpu import fragmented_array as fa
 from jax.experimental.mosaic.gpu import utils as mgpu_utils
@@ -56,7 +55,8 @@ class Request:
     writes: whether memory changes.
     dtype: of the region.
     sem: ordering of an atomic.
-    scope: of an atomic; None is what the memory space needs.
+    scope: of an atomic; None where it is not known yet.
+    in_order: whether the elements of an atomic are updated in row-major order.
   """
 
   name: str
@@ -66,6 +66,7 @@ class Request:
   dtype: np.dtype
   sem: str = "relaxed"
   scope: str | None = None
+  in_order: bool = False
 
 
 @dataclasses.dataclass
@@ -188,7 +189,7 @@ def _scalar_access(request, lanes, ref, view, values):
       gpu_ir.when(predicate, update)
       return None
     old = gpu_ir.when(predicate, update, lambda: gpu_ir.zero(ty))
-    old = _broadcast_scalar(old, first, lanes)
+    old = gpu_atomics.broadcast_scalar(old, first, lanes)
     return FragmentedArray.splat(old, shape, is_signed=signed)
   result = None
   if request.reads:
@@ -206,31 +207,6 @@ def _scalar_access(request, lanes, ref, view, values):
   if result is None:
     return None
   return FragmentedArray.splat(result, shape, is_signed=signed)
-
-
-def _broadcast_scalar(x, first, lanes):
-  if lanes.warp:
-    return gpu_ir.shuffle(x, gpu_ir.const_i32(0))
-  place = [gpu_ir.warpgroup()]
-  gpu_ir.when(first, lambda: _to_scratch(x, lanes.scratch, place))
-  mgpu_utils.warpgroup_barrier()
-  x = _from_scratch(lanes.scratch, place, x.type)
-  mgpu_utils.warpgroup_barrier()
-  return x
-
-
-def _to_scratch(x, scratch, place):
-  x = gpu_atomics.to_word(x) if _is_bool(x.type) else x
-  memref.store(x, scratch, place)
-
-
-def _from_scratch(scratch, place, ty):
-  x = memref.load(scratch, place)
-  return gpu_atomics.from_word(x, ty) if _is_bool(ty) else x
-
-
-def _is_bool(ty) -> bool:
-  return mgpu_utils.bitwidth(ty) == 1
 
 
 # ## Many elements
@@ -263,7 +239,12 @@ def _array_access(request, lanes, ref, view, values, layout):
 
   run = _Elements(registers, element_index, predicate, view.swizzle, ref, ty)
   if request.op is not None:
-    return _array_atomic(request, lanes, layout, shape, operands, run)
+    turns = None
+    if request.in_order and arrays:
+      turns = view.turns()
+    return gpu_atomics.update_array(
+        request, lanes, layout, shape, operands, run, turns
+    )
   vectors = mask is None and not arrays and _has_vectors(
       ref, view, layout, request.dtype
   )
@@ -413,57 +394,3 @@ def _index_arrays(lanes, view, layout) -> list[FragmentedArray]:
       )
       for a in arrays
   ]
-
-
-# ## Atomics
-
-
-def _array_atomic(request, lanes, layout, shape, operands, run):
-  lane_predicate, source = None, None
-  if gpu_layouts.replicated_lanes(layout):
-    lane_predicate, source = gpu_layouts.owner_lane(layout)
-  owner = lane_predicate
-  across_warps = not lanes.warp and gpu_layouts.replicated_warps(layout)
-  if across_warps:
-    owner = gpu_ir.both(owner, gpu_layouts.owner_warp(layout))
-  result = np.empty(layout.registers_shape(shape), dtype=object)
-  for position, elements in run.registers:
-    old = []
-    for e, index in enumerate(elements):
-      predicate = gpu_ir.both(owner, run.predicate(position, e))
-      place = run.place(position, e, index)
-      update = lambda e=e, place=place, position=position: gpu_atomics.update(
-          request, run.ref, place, run.swizzle,
-          [gpu_ir.extract(x.registers[position], e) for x in operands],
-      )
-      if not request.reads:
-        gpu_ir.when(predicate, update)
-        continue
-      x = gpu_ir.when(predicate, update, lambda: gpu_ir.zero(run.ty))
-      if across_warps:
-        linear = gpu_ir.to_value(_scratch_place(index, shape))
-        gpu_ir.when(owner, lambda x=x, linear=linear: _to_scratch(
-            x, lanes.scratch, [linear]))
-      elif source is not None:
-        x = gpu_ir.shuffle(x, source)
-      old.append(x)
-    if old:
-      result[position] = gpu_ir.pack(old)
-  if not request.reads:
-    return None
-  if across_warps:
-    mgpu_utils.warpgroup_barrier()
-    for position, elements in run.registers:
-      result[position] = gpu_ir.pack([
-          _from_scratch(
-              lanes.scratch, [gpu_ir.to_value(_scratch_place(i, shape))], run.ty
-          )
-          for i in elements
-      ])
-    mgpu_utils.warpgroup_barrier()
-  return gpu_ir.wrap(result, layout, mgpu_utils.is_signed(request.dtype))
-
-
-def _scratch_place(index, shape):
-  start = gpu_ir.mul(gpu_ir.warpgroup(), gpu_ir.size(shape))
-  return gpu_ir.add(start, gpu_ir.linearize(index, shape))

@@ -50,6 +50,10 @@ def _strides(sizes):
 def _holder(layout, shape, index):
   """(lane of the first replica, register, element) that hold `index`."""
   index = tuple(index)
+  if isinstance(layout, gpu_layouts.Padded):
+    linear = gpu_ir.linearize(index, shape)
+    return (gpu_ir.rem(linear, gpu_ir.WARP_SIZE),
+            gpu_ir.div(linear, gpu_ir.WARP_SIZE), 0)
   for tile in layout.tiling.tiles:
     outer, inner = index[: -len(tile)], index[-len(tile) :]
     index = (
@@ -74,8 +78,10 @@ def _holder(layout, shape, index):
   return lane, register, index[layout.vector_dim]
 
 
-def _held(layout, position, lane: int) -> tuple[int, ...]:
+def _held(layout, position, lane: int) -> tuple[Any, ...]:
   """The index of the first element that a lane holds in a register."""
+  if isinstance(layout, gpu_layouts.Padded):
+    return gpu_ir.delinearize(layout.linear_index(position, lane), layout.shape)
   full = list(position)
   sizes = _dim_sizes(layout, layout.lane_dims)
   for d, stride, size in zip(
@@ -86,8 +92,11 @@ def _held(layout, position, lane: int) -> tuple[int, ...]:
   return tuple(layout.tiling.untile_indices(tuple(full)))
 
 
-def _same_replica_class(layout, lane: int, other: int) -> bool:
-  """Whether two lanes hold the same elements."""
+def _holds(layout, lane: int, other: int, register: int) -> bool:
+  """Whether a lane has what another one has in a register."""
+  if isinstance(layout, gpu_layouts.Padded):
+    last = divmod(layout.size - 1, gpu_ir.WARP_SIZE)
+    return lane == other or (lane > other and (register, other) == last)
   sizes = _dim_sizes(layout, layout.lane_dims)
   return all(
       not isinstance(d, int)
@@ -137,8 +146,8 @@ def gather(
         )
         needs.append((lane_of, register * vec + element))
       stays = all(
-          _same_replica_class(inside, lane, need)
-          for lane, (need, _) in enumerate(needs)
+          _holds(inside, lane, other, slot // vec)
+          for lane, (other, slot) in enumerate(needs)
       )
       candidates = sorted({slot for _, slot in needs})
       lane_of = register = element = 0

@@ -56,10 +56,14 @@ def true() -> ir.Value:
   return arith.constant(ir.IntegerType.get_signless(1), 1)
 
 
-def zero(element: ir.Type) -> ir.Value:
+def constant(element: ir.Type, value: int) -> ir.Value:
   return arith.constant(
-      element, 0.0 if isinstance(element, ir.FloatType) else 0
+      element, float(value) if isinstance(element, ir.FloatType) else value
   )
+
+
+def zero(element: ir.Type) -> ir.Value:
+  return constant(element, 0)
 
 
 def as_index(x) -> Index:
@@ -103,6 +107,11 @@ def rem(a: Index, b: int) -> Index:
   if isinstance(a, int):
     return a % b
   return 0 if b == 1 else arith.remui(a, to_value(b))
+
+
+def least(a: Index, b: int) -> Index:
+  """The smaller of two indices that are not negative."""
+  return min(a, b) if isinstance(a, int) else arith.minui(a, to_value(b))
 
 
 def linearize(indices: Sequence[Index], shape: Sequence[int]) -> Index:

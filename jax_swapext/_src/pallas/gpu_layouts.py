@@ -21,8 +21,12 @@ shape always agree, thread by thread.
 from __future__ import annotations
 
 from collections.abc import Iterator
+import contextlib
+import contextvars
+import dataclasses
 import functools
 import math
+from typing import Any
 
 from jax._src.lib.mlir.dialects import arith
 from jax.experimental.mosaic.gpu import fragmented_array as fa
@@ -38,21 +42,95 @@ Tiled = fa.TiledLayout
 # Elements per register: 4 makes one 16-byte access of 32-bit elements.
 _MAX_VECTOR = 4
 
-# A thread has 255 registers in all; what goes beyond is slow.
-_MAX_ELEMENTS = 256
+# A thread has 255 registers, and what they cannot hold goes to memory of its
+# own; far beyond that, code is slow to run and takes minutes to compile.
+_MAX_ELEMENTS = 512
 
 
-@functools.cache
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Padded(fa.TiledLayout):
+  """32 lanes share an array of any size, the last lanes its last element.
+
+  The elements go around the lanes in row-major order. Where the size is no
+  multiple of 32, the lanes that are left over in the last round hold the last
+  element too: so every lane always holds elements of the array.
+
+  Attributes:
+    shape: of the array.
+  """
+
+  shape: tuple[int, ...] = ()
+
+  @property
+  def size(self) -> int:
+    return math.prod(self.shape)
+
+  def registers_shape(self, shape):
+    del shape  # That of the layout.
+    return (-(-self.size // gpu_ir.WARP_SIZE), 1, 1)
+
+  def shape_from_registers_shape(self, shape):
+    if shape != self.registers_shape(self.shape):
+      raise ValueError(f"{shape} registers do not hold an array {self.shape}")
+    return self.shape
+
+  def linear_index(self, position, lane):
+    """Row-major place of a lane's element; a number if the lane is one."""
+    first, last = position[0] * gpu_ir.WARP_SIZE, self.size - 1
+    if first == last:
+      return last
+    linear = gpu_ir.add(first, lane)
+    return linear if first + gpu_ir.WARP_SIZE <= self.size else (
+        gpu_ir.least(linear, last)
+    )
+
+  def thread_idxs(self, shape) -> Iterator[tuple[Any, ...]]:
+    lane = gpu_ir.as_index(gpu_ir.lane())
+    for position in np.ndindex(*self.registers_shape(shape)):
+      yield gpu_ir.delinearize(self.linear_index(position, lane), self.shape)
+
+  def owner(self, position):
+    """(predicate or None, lane of the owner or None) in a register."""
+    left = self.size - position[0] * gpu_ir.WARP_SIZE
+    if left >= gpu_ir.WARP_SIZE:
+      return None, None
+    last = gpu_ir.const_i32(left - 1)
+    lane = gpu_ir.lane()
+    predicate = arith.cmpi(arith.CmpIPredicate.ule, lane, last)
+    return predicate, arith.minui(lane, last)
+
+
+# A layout attribute, which values have under Warpgroup lowering, cannot express
+# padding.
+_padding = contextvars.ContextVar("padding", default=True)
+
+
+@contextlib.contextmanager
+def without_padding():
+  """Within it, the layouts of warp code are such as attributes express."""
+  token = _padding.set(False)
+  try:
+    yield
+  finally:
+    _padding.reset(token)
+
+
 def warp_layout(shape: tuple[int, ...]) -> Tiled:
   """The layout of an array in warp code.
 
   The 32 lanes take vectors of up to 4 elements in row-major order. Lanes that
-  the shape cannot keep apart hold the same elements (they are replicas), and so
-  do the four warps: each warp has a value of its own under this layout.
+  the shape cannot keep apart hold the same elements (they are replicas), or the
+  array is padded, where that takes fewer registers and is possible. The four
+  warps are replicas too: each warp has a value of its own under this layout.
 
   Raises:
     NotImplementedError: the array would take too many registers.
   """
+  return _warp_layout(shape, _padding.get())
+
+
+@functools.cache
+def _warp_layout(shape: tuple[int, ...], padding: bool) -> Tiled:
   size = math.prod(shape)
   vec = 1
   while (
@@ -67,12 +145,24 @@ def warp_layout(shape: tuple[int, ...]) -> Tiled:
     lanes[d] = math.gcd(grid[d], left)
     left //= lanes[d]
   held = size * left // gpu_ir.WARP_SIZE
-  if held > _MAX_ELEMENTS:
+  padded = -(-size // gpu_ir.WARP_SIZE)
+  padding = padding and padded < held
+  if (padded if padding else held) > _MAX_ELEMENTS:
     raise NotImplementedError(
         f"an array of shape {shape}: wanted at most {_MAX_ELEMENTS} elements "
-        f"per thread, would need {held}, since the threads share an array "
-        "evenly or not at all. Make its size a multiple of 32 in warp code, of "
-        "128 in warpgroup code, or work on it in parts."
+        f"per thread, would need {padded if padding else held}; but for warp "
+        "code of Lane lowering, threads share an array evenly or not at all. "
+        "Make its size a multiple of 32 in warp code, of 128 in warpgroup code,"
+        " or work on it in parts."
+    )
+  if padding:
+    return Padded(
+        tiling=fa.Tiling(((gpu_ir.WARP_SIZE,), (1,))),
+        warp_dims=(fa.Replicated(4),),
+        lane_dims=(-2,),
+        vector_dim=-1,
+        _check_canonical=False,
+        shape=shape,
     )
   tile = (*lanes[:-1], lanes[-1] * vec)
   # After tiling by `tile` and then by (vec,), the lanes' dimensions are these.
@@ -98,7 +188,10 @@ def warpgroup_layout(shape: tuple[int, ...], bits: int):
     while size % (vec * gpu_ir.WARPGROUP_SIZE):
       vec //= 2
     return Strided(tuple(shape), vec)
-  return warp_layout(tuple(shape))
+  # What happens to the value between our operations is up to stock rules, which
+  # do not know padding.
+  with without_padding():
+    return warp_layout(tuple(shape))
 
 
 def layout_for(shape: tuple[int, ...], dtype, warp: bool):
@@ -223,6 +316,8 @@ def has_distinct_lanes(layout) -> bool:
 
 
 def replicated_lanes(layout) -> bool:
+  if isinstance(layout, Padded):
+    return layout.size % gpu_ir.WARP_SIZE != 0
   return isinstance(layout, Tiled) and _replicated(layout, layout.lane_dims)
 
 
@@ -235,9 +330,17 @@ def is_replicated(layout, warp: bool) -> bool:
   return replicated_lanes(layout) or (not warp and replicated_warps(layout))
 
 
-def owner_lane(layout):
-  """(predicate or None, lane of the owner) within the warp."""
-  return _owner(gpu_ir.lane(), layout, layout.lane_dims)
+def owner_lanes(layout):
+  """Per register, (predicate or None, lane of the owner or None) in the warp.
+
+  None stands for each lane's being the owner of what it holds.
+  """
+  if isinstance(layout, Padded):
+    return layout.owner
+  if not replicated_lanes(layout):
+    return lambda position: (None, None)
+  owner = _owner(gpu_ir.lane(), layout, layout.lane_dims)
+  return lambda position: owner
 
 
 def owner_warp(layout):

@@ -58,14 +58,17 @@ class Site:
   def access_avals(self):
     return self.tree.unflatten(self.leaf_avals)
 
-  def view(self, leaves) -> gpu_view.View:
+  def view(self, leaves, inferred=None) -> gpu_view.View:
     access, avals = self.tree.unflatten(leaves), self.access_avals()
     _, _, transforms, transform_avals = gpu_view.split(
         access.transforms, avals.transforms
     )
-    return gpu_view.make_view(
+    view = gpu_view.make_view(
         self.request.name, self.ref_aval, transforms, transform_avals
     )
+    if inferred is None or view.is_tiled_or_swizzled():
+      return view
+    return view.of_memory(*inferred)
 
   def region(self) -> jax.ShapeDtypeStruct:
     view = self.view(self.leaf_avals)
@@ -81,8 +84,14 @@ class Site:
     )
     return [None, *self.leaf_avals, *extra]
 
-  def emit_operands(self, layout, operands):
-    """Emits the access for one thread; returns its results."""
+  def emit_operands(self, layout, operands, inferred=None):
+    """Emits the access for one thread; returns its results.
+
+    Args:
+      layout: how the region is shared; None for a region of one element.
+      operands: as `operand_avals` describes them.
+      inferred: (tiling, swizzle) of a Ref that declares none.
+    """
     ref, *rest = operands
     n = len(self.leaf_avals)
     leaves, extra = rest[:n], iter(rest[n:])
@@ -96,7 +105,7 @@ class Site:
     access = self.tree.unflatten(leaves)
     values = gpu_engine.Values(access.mask, tuple(access.operands))
     result = gpu_engine.access(
-        self.request, lanes, ref, self.view(leaves), values, layout
+        self.request, lanes, ref, self.view(leaves, inferred), values, layout
     )
     return [] if result is None else [result]
 

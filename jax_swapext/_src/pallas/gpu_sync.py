@@ -93,7 +93,7 @@ def _register(primitive, name, instead, emit):
       emit()
       return []
 
-    return gpu_dialect.fixed(ctx, body, [], [], [], lambda aval: None, {})
+    return gpu_dialect.per_thread(ctx, body, [], lambda aval: None)
 
   for s in (
       gpu_core.LANExWG_SEMANTICS, gpu_core.LANExWARP_SEMANTICS,

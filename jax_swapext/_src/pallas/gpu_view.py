@@ -20,7 +20,7 @@ the transforms are walked backwards instead, one element at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import math
 from typing import Any
@@ -65,6 +65,21 @@ class View:
   shape: tuple[int, ...]
   swizzle: int | None
 
+  def is_tiled_or_swizzled(self) -> bool:
+    return self.swizzle is not None or any(
+        isinstance(s.transform, gpu_core.UntilingTransform) for s in self.steps
+    )
+
+  def of_memory(
+      self, tiling: tuple[int, ...] | None, swizzle: int | None
+  ) -> View:
+    """The same region of a Ref whose memory is tiled and swizzled."""
+    steps = self.steps
+    if tiling is not None:
+      untiling = gpu_core.UntilingTransform(tiling)
+      steps = [Step(untiling, untiling, ()), *steps]
+    return View(steps, self.shape, swizzle)
+
   def arrays(self) -> list[Any]:
     """The integer arrays of the last indexer, in its order."""
     if not self.steps or not isinstance(self.steps[-1].transform,
@@ -85,6 +100,19 @@ class View:
     labels = indexing.int_labels(len(step.aval.int_indexer_shape))
     axes = indexing.region_axes(step.aval.indices, labels)
     return tuple(index[axes.index(label)] for label in labels)
+
+  def turns(self) -> tuple[int, Callable[[Sequence[Index]], Index]]:
+    """How many turns updates in row-major order take, and whose is when.
+
+    Only elements of one place in memory have to take turns, which differ in
+    where in the integer arrays they look.
+    """
+    shape = self.steps[-1].aval.int_indexer_shape
+
+    def turn(index):
+      return gpu_ir.linearize(self.array_positions(index), shape)
+
+    return math.prod(shape), turn
 
   def locate(
       self, index: Sequence[Index], elements: Sequence[Index] = ()

@@ -46,11 +46,10 @@ _WARPGROUP_WARP = lowering.mosaic_lowering_rules[gpu_core.WGxWARP_SEMANTICS]
 
 _ELEMENTWISE = (
     lax.abs_p, lax.add_p, lax.and_p, lax.atan2_p, lax.bitcast_convert_type_p,
-    lax.ceil_p, lax.clamp_p, lax.clz_p, lax.convert_element_type_p, lax.cos_p,
-    lax.div_p, lax.eq_p, lax.erf_p, lax.exp_p, lax.exp2_p, lax.floor_p,
-    lax.ge_p, lax.gt_p, lax.integer_pow_p, lax.is_finite_p, lax.le_p,
-    lax.log_p, lax.log1p_p, lax.logistic_p, lax.lt_p, lax.max_p, lax.min_p,
-    lax.mul_p, lax.ne_p, lax.neg_p, lax.not_p, lax.or_p, lax.pow_p, lax.rem_p,
+    lax.clamp_p, lax.clz_p, lax.convert_element_type_p, lax.cos_p, lax.div_p,
+    lax.eq_p, lax.erf_p, lax.exp_p, lax.exp2_p, lax.ge_p, lax.gt_p,
+    lax.integer_pow_p, lax.le_p, lax.log_p, lax.logistic_p, lax.lt_p, lax.max_p,
+    lax.min_p, lax.mul_p, lax.ne_p, lax.neg_p, lax.not_p, lax.or_p, lax.rem_p,
     lax.round_p, lax.rsqrt_p, lax.select_n_p, lax.shift_left_p,
     lax.shift_right_arithmetic_p, lax.shift_right_logical_p, lax.sign_p,
     lax.sin_p, lax.sqrt_p, lax.square_p, lax.sub_p, lax.tanh_p, lax.xor_p,
@@ -196,9 +195,8 @@ def _rev(ctx, x, *, dimensions):
   return [_move(x, out.shape, source)]
 
 
-def _select_by_index(ctx, shape, dimension, bound, below, above):
+def _select_by_index(shape, dimension, bound, below, above):
   """`below` where the index along an axis is less than `bound`."""
-  del ctx  # Unused.
   layout = gpu_layouts.warp_value_layout(tuple(shape))
   held = np.empty(layout.registers_shape(tuple(shape)), dtype=object)
   limit = gpu_ir.to_value(bound)
@@ -237,7 +235,7 @@ def _concatenate(ctx, *xs, dimension):
         piece, out.shape, gpu_layouts.warp_value_layout(tuple(out.shape))
     )
     result = piece if result is None else _select_by_index(
-        ctx, out.shape, dimension, start, result, piece
+        out.shape, dimension, start, result, piece
     )
     start += aval.shape[dimension]
   return [result]
@@ -258,6 +256,33 @@ def _reduce(op: str):
   return rule
 
 
+def _powers_of_two(op, x, axes):
+  """A padded array in one of larger sizes, in which it reduces to the same."""
+  sizes = x.shape
+  shape = tuple(1 << (n - 1).bit_length() for n in sizes)
+  # More of the last element changes no maximum and no minimum.
+  x = _move(
+      x, shape,
+      lambda i: tuple(map(gpu_ir.least, i, (n - 1 for n in sizes))),
+  )
+  if op not in _NEUTRAL:
+    return x
+  neutral = _lay_out(
+      FragmentedArray.splat(
+          gpu_ir.constant(x.mlir_dtype, _NEUTRAL[op]), shape,
+          is_signed=x.is_signed,
+      ),
+      shape,
+  )
+  for axis in axes:
+    if sizes[axis] != shape[axis]:
+      x = _select_by_index(shape, axis, sizes[axis], x, neutral)
+  return x
+
+
+_NEUTRAL = {"add": 0, "prod": 1}
+
+
 def _reduced(op, x, aval, out, axes):
   if isinstance(x.layout, gpu_layouts.Splat):  # One element.
     return _lay_out(
@@ -266,6 +291,8 @@ def _reduced(op, x, aval, out, axes):
         ),
         out.shape,
     )
+  if isinstance(x.layout, gpu_layouts.Padded):
+    x = _powers_of_two(op, x, axes)
   combine = op
   if op == "prod":
     is_float = isinstance(gpu_ir.element_type(aval.dtype), ir.FloatType)
@@ -325,7 +352,7 @@ def _cumulative(combine_p):
       [combined] = combine(context, x, _move(x, out.shape, source))
       below, above = (combined, x) if reverse else (x, combined)
       bound = n - step if reverse else step
-      x = _select_by_index(ctx, out.shape, axis, bound, below, above)
+      x = _select_by_index(out.shape, axis, bound, below, above)
       step *= 2
     return [x]
   return rule
@@ -377,10 +404,9 @@ def _warpgroup_rule(ours, ctx, *args, **params):
       lowering._ensure_ir_value(x, a.dtype)
       for x, a in zip(args, ctx.avals_in, strict=True)
   ]
-  return gpu_dialect.fixed(
+  return gpu_dialect.per_thread(
       ctx, lambda *seen: ours(ctx, *seen, **params), values,
-      list(ctx.avals_in), list(ctx.avals_out),
-      lambda a: gpu_layouts.warp_value_layout(tuple(a.shape)), {},
+      lambda a: gpu_layouts.warp_value_layout(tuple(a.shape)),
   )
 
 
@@ -404,11 +430,10 @@ def _register(prim, ours):
 def register():
   """Gives warp code rules for arrays, beside those it has for scalars."""
   for prim in _ELEMENTWISE:
-    if prim in _LANE:
-      _register(prim, _elementwise(prim))
+    _register(prim, _elementwise(prim))
   for prim, ours in _MOVING.items():
     _register(prim, ours)
-  # Neither emits anything collective; stock does not list them for warps.
+  # None emits anything collective; stock does not list them for warps.
   dialect_lowering._supported_warp_lowerings.update(
-      {"memref.load", "scf.while"}
+      {"memref.load", "mosaic_gpu.get_cluster_ref", "scf.while"}
   )

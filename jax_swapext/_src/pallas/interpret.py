@@ -39,8 +39,6 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 from jax_swapext._src import array_access
-from jax_swapext._src import atomic_cas
-from jax_swapext._src import atomic_rmw
 from jax_swapext._src import compat
 from jax_swapext._src import indexing
 from jax_swapext._src import load
@@ -55,14 +53,6 @@ Region = tpu_region.Region
 Update = tpu_region.Update
 
 AtomicOp = semantics.AtomicOp
-_OURS = frozenset(
-  {
-    load.load_p,
-    swap.swap_p,
-    atomic_rmw.atomic_rmw_p,
-    atomic_cas.atomic_cas_p,
-  }
-)
 
 _REMOTE = frozenset(
   {
@@ -75,13 +65,13 @@ _REMOTE = frozenset(
 
 def expand(jaxpr: Any) -> Any:
   """The jaxpr with our equations replaced; the same one if it has none."""
-  if not any(eqn.primitive in _OURS for eqn in jaxpr.eqns):
+  if not any(eqn.primitive in tpu_lowering.PRIMITIVES for eqn in jaxpr.eqns):
     return jaxpr
   return jaxpr.replace(eqns=[_expand_eqn(eqn) for eqn in jaxpr.eqns])
 
 
 def _expand_eqn(eqn: Any) -> Any:
-  if eqn.primitive not in _OURS:
+  if eqn.primitive not in tpu_lowering.PRIMITIVES:
     return eqn
   avals = [v.aval for v in eqn.invars]
   # What is known now keeps its value: it decides what is in bounds.

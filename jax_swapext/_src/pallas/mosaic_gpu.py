@@ -161,6 +161,8 @@ def _lower(ctx, request: Request, ref, leaves, tree):
         "asynchronous copies reach. Use plgpu.async_load_tmem and "
         "plgpu.async_store_tmem."
     )
+  if request.op is not None and request.scope is None:
+    request = dataclasses.replace(request, scope=_scope_of(ctx, ref))
   site = Site(
       request, tree, ref_aval, tuple(ctx.avals_in[1:]),
       gpu_dialect.is_warp(ctx), ctx.module_ctx.auto_barriers,
@@ -190,6 +192,13 @@ def _lower(ctx, request: Request, ref, leaves, tree):
     if ctx.module_ctx.lowering_semantics == mgpu.LoweringSemantics.Lane:
       return _lower_lane(ctx, site, region, ref, leaves, extra)
     return _lower_warpgroup(ctx, site, region, ref, leaves, extra, transforms)
+
+
+def _scope_of(ctx, ref) -> str:
+  """The threads of a device that can reach the Ref's memory."""
+  if not gpu_dialect.is_smem(ref):
+    return "device"
+  return "block" if math.prod(ctx.launch_ctx.cluster_size) == 1 else "cluster"
 
 
 def _lower_lane(ctx, site: Site, region, ref, leaves, extra):
@@ -224,31 +233,25 @@ def _lower_warpgroup(ctx, site: Site, region, ref, leaves, extra, transforms):
         ref, site.ref_aval, transforms
     )
     declared[0] = attribute
-  operands = [ref, *values, *extra]
   size = math.prod(region.shape)
   # With bools alone, the layout pass finds no layout to start from.
-  free = any(
+  is_open = not site.warp and size % gpu_ir.WARPGROUP_SIZE == 0 and any(
       a.shape == region.shape and a.dtype != np.dtype(bool)
       for a in [*site.leaf_avals, *site.out_avals()]
   )
-  if not site.warp and size % gpu_ir.WARPGROUP_SIZE == 0 and free:
-    return gpu_dialect.polymorphic(
-        site, operands, site.out_avals(), declared
-    )
 
   def layout_of(aval):
     if math.prod(aval.shape) == 1:
       return gpu_layouts.Splat(tuple(aval.shape))
-    return gpu_layouts.layout_for(aval.shape, aval.dtype, site.warp)
+    of_region = aval.shape == region.shape
+    return gpu_layouts.layout_for(
+        aval.shape, (region if of_region else aval).dtype, site.warp
+    )
 
-  layout = None if size == 1 else layout_of(region)
-  return gpu_dialect.fixed(
-      ctx, lambda *seen: site.emit_operands(layout, seen), operands,
-      site.operand_avals(), site.out_avals(),
-      lambda a: layout if a.shape == region.shape and layout is not None
-      else layout_of(a),
-      declared,
-  )
+  with gpu_layouts.without_padding():
+    return gpu_dialect.access(
+        site, [ref, *values, *extra], declared, None if is_open else layout_of
+    )
 
 
 # ## Shared memory that some accesses need
@@ -288,18 +291,12 @@ def _atomic_request(
         " kernel cannot order. Differentiate outside the kernel, or use "
         "jsx.fetch_* on arrays."
     )
-  avals = tree.unflatten(leaf_avals)
-  if order == "index" and any(
+  in_order = order == "index" and any(
       isinstance(t, compat.NDIndexer) and math.prod(t.int_indexer_shape) > 1
-      for t in avals.transforms
-  ):
-    raise NotImplementedError(
-        f'{name}: wanted updates in row-major order (order="index"), but the '
-        'lanes of a GPU kernel run at once. Pass order="any", or use '
-        "jsx.fetch_* outside the kernel."
-    )
+      for t in tree.unflatten(leaf_avals).transforms
+  )
   return Request(
-      name, op, need_old, True, np.dtype(ref_aval.dtype), sem, scope
+      name, op, need_old, True, np.dtype(ref_aval.dtype), sem, scope, in_order
   )
 
 

@@ -28,11 +28,8 @@ from typing import Any
 import jax
 from jax._src.pallas import core as pallas_core
 from jax._src.pallas.mosaic import core as tpu_core
-from jax._src.pallas.mosaic import lowering
 import jax.numpy as jnp
 from jax_swapext._src import access as access_lib
-from jax_swapext._src import atomic_cas
-from jax_swapext._src import atomic_rmw
 from jax_swapext._src import compat
 from jax_swapext._src import load
 from jax_swapext._src import semantics
@@ -305,23 +302,4 @@ def access_region(ref, region, space, block_shape, update):
   return tpu_region.from_natural(region, old)
 
 
-def _register() -> None:
-  for prim in (
-    load.load_p,
-    swap.swap_p,
-    atomic_rmw.atomic_rmw_p,
-    atomic_cas.atomic_cas_p,
-  ):
-
-    def rule(ctx, ref, *leaves, prim=prim, **params):
-      return _lower(prim, ctx, ref, *leaves, **params)
-
-    lowering.register_lowering_rule(
-      prim, kernel_types=[_TC], ensure_mlir_values=False
-    )(rule)
-    # JAX's cache of lowered equations cannot tell two kernels apart that
-    # differ in what our decision depends on.
-    lowering._uncacheable_primitives.add(prim)
-
-
-_register()
+tpu_lowering.register([_TC], _lower)

@@ -20,6 +20,7 @@ function over stock operations is lowered in its place.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import functools
 import math
 from typing import Any
 
@@ -31,6 +32,7 @@ from jax._src.pallas.mosaic import lowering
 from jax._src.state import primitives as state_primitives
 from jax_swapext._src import access as access_lib
 from jax_swapext._src import atomic_cas
+from jax_swapext._src import atomic_rmw
 from jax_swapext._src import compat
 from jax_swapext._src import load
 from jax_swapext._src import semantics
@@ -42,7 +44,25 @@ AtomicOp = semantics.AtomicOp
 Access = access_lib.Access
 Update = tpu_region.Update
 
+PRIMITIVES = (
+  load.load_p,
+  swap.swap_p,
+  atomic_rmw.atomic_rmw_p,
+  atomic_cas.atomic_cas_p,
+)
+
 _TC = tpu_core.CoreType.TC
+
+
+def register(kernel_types: Sequence[Any], lower: Any) -> None:
+  """Makes `lower(prim, ctx, ref, *leaves, **params)` the rule of all ours."""
+  for prim in PRIMITIVES:
+    lowering.register_lowering_rule(
+      prim, kernel_types=kernel_types, ensure_mlir_values=False
+    )(functools.partial(lower, prim))
+    # JAX's cache of lowered equations cannot tell two kernels apart that
+    # differ in what our decision depends on.
+    lowering._uncacheable_primitives.add(prim)
 
 
 def update_of(prim: Any, access: Access, params: dict[str, Any]) -> Update:

@@ -298,6 +298,25 @@ def region_of(
   return composer.finish()
 
 
+def lane_of(region: Region, k: int) -> list[Any]:
+  """The indices of the k-th element of a region of one dimension."""
+
+  def at(index):
+    if isinstance(index, Slice):
+      return index.start + k * index.stride
+    return index[k] if is_array_index(index) else index
+
+  return [at(index) for index in region.indices]
+
+
+def is_outside(region: Region) -> bool:
+  """Whether a scalar index is known to lie outside."""
+  return any(
+    is_static(i) and not 0 <= i < n
+    for i, n in zip(region.indices, region.shape, strict=True)
+  )
+
+
 def to_natural(region: Region, x: Any) -> Any:
   """A region-shaped array with its axes in NumPy's order for the indices."""
   if region.order == tuple(range(len(region.order))):

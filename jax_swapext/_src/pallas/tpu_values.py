@@ -103,6 +103,9 @@ def combine(op: AtomicOp | None, old: Any, operands: Sequence[Any]) -> Any:
     # they select.
     [value] = operands
     a, b = _signed_words(value), _signed_words(old)
+    if is_packed_scalar(old):
+      # Selections of narrow scalars are of words too, so shifted ones compare.
+      a, b = a << 8, b << 8
     return select(a > b if op is AtomicOp.MAX else a < b, value, old)
   narrow = old.ndim <= 1 or dtype == jnp.bfloat16
   if op is AtomicOp.CAS and packed and narrow:
@@ -113,9 +116,9 @@ def combine(op: AtomicOp | None, old: Any, operands: Sequence[Any]) -> Any:
   native = old.ndim > 1 and (floating or bits)
   if not packed or native:
     return semantics.combine(op, old, *operands)
-  if old.ndim == 0 and op in semantics.BITWISE:
+  if op in semantics.BITWISE:
     # Mosaic makes of words that are narrowed again an operation on narrow
-    # scalars, which it then lacks; not so behind a shift.
+    # elements, which it then lacks; not so behind a shift.
     words = [widen(x) << 8 for x in (old, *operands)]
     return (semantics.combine(op, *words) >> 8).astype(dtype)
   wide = [x if x.dtype == np.bool_ else widen(x) for x in (old, *operands)]

@@ -324,6 +324,11 @@ class Window:
       offset = span.offset
       if tpu_region.is_static(offset):
         offset = np.int32(offset)
+      if user is not None and user.ndim == 0:
+        # A false scalar moves the box out of the window: one step of the
+        # scalar unit, where a vector of flags would take several.
+        offset = lax.select(user, jnp.int32(offset), jnp.int32(-span.size))
+        user = None
       if span.box == 1:
         inside = at == offset
       else:

@@ -28,7 +28,7 @@ from oracles.ptx.parse import PtxError
 
 
 @dataclasses.dataclass(eq=False)
-class _Copy:
+class Copy:
   """One copy; `run` moves the bytes, `finish` tells whoever waits."""
   run: Callable[[], None]
   finish: Callable[[], None]
@@ -40,11 +40,11 @@ class InFlight:
 
   def __init__(self, grid):
     self._grid = grid
-    self._pending: list[_Copy] = []
-    self._open: dict[tuple, list[_Copy]] = {}
-    self._groups: dict[tuple, list[list[_Copy]]] = {}
+    self._pending: list[Copy] = []
+    self._open: dict[tuple, list[Copy]] = {}
+    self._groups: dict[tuple, list[list[Copy]]] = {}
 
-  def add(self, copy: _Copy, group: tuple | None):
+  def add(self, copy: Copy, group: tuple | None):
     self._pending.append(copy)
     if group is not None:
       self._open.setdefault(group, []).append(copy)
@@ -52,7 +52,7 @@ class InFlight:
   def commit(self, group: tuple):
     self._groups.setdefault(group, []).append(self._open.pop(group, []))
 
-  def _complete(self, copy: _Copy):
+  def _complete(self, copy: Copy):
     if not copy.done:
       copy.done = True
       self._pending.remove(copy)
@@ -94,7 +94,7 @@ def _one(cta, space, address, lane, nbytes, writes, alignment):
   return arena, int(offsets[0])
 
 
-class _Issue:
+class Issue:
   """What a copy needs to know of its issue: who, and at which clocks."""
 
   def __init__(self, cta, lane, instruction, async_proxy=True):
@@ -151,7 +151,7 @@ def _build_linear(kernel, instruction):
                     nbytes, True, 16)
       frm, start = _one(cta, source_space, int(source(cta)[lane]), lane, nbytes,
                         False, 16)
-      issue = _Issue(cta, lane, instruction)
+      issue = Issue(cta, lane, instruction)
 
       def run(to=to, at=at, frm=frm, start=start, nbytes=nbytes, issue=issue):
         issue.record(frm, start, nbytes, False)
@@ -160,7 +160,7 @@ def _build_linear(kernel, instruction):
       group, finish = _completion(
           cta, instruction, lane, issue,
           None if barrier is None else barrier(cta)[lane], nbytes)
-      cta.grid.copies.add(_Copy(run, finish), group)
+      cta.grid.copies.add(Copy(run, finish), group)
   return operation
 
 
@@ -221,7 +221,7 @@ def _build_tensor(kernel, instruction):
       nbytes = int(np.prod(tensor_map.box)) * tensor_map.itemsize
       arena, start = _one(cta, shared_space, int(shared_address(cta)[lane]),
                           lane, nbytes, loads, 128)
-      issue = _Issue(cta, lane, instruction)
+      issue = Issue(cta, lane, instruction)
 
       def run(tensor_map=tensor_map, at=at, arena=arena, start=start,
               nbytes=nbytes, issue=issue):
@@ -230,7 +230,7 @@ def _build_tensor(kernel, instruction):
       group, finish = _completion(
           cta, instruction, lane, issue,
           barrier(cta)[lane] if loads else None, nbytes)
-      cta.grid.copies.add(_Copy(run, finish), group)
+      cta.grid.copies.add(Copy(run, finish), group)
   return operation
 
 
@@ -276,7 +276,7 @@ def _build_thread_copy(kernel, instruction):
       if take:
         frm, start = _one(cta, "global", int(source(cta)[lane]), lane, take,
                           False, take)
-      issue = _Issue(cta, lane, instruction, async_proxy=False)
+      issue = Issue(cta, lane, instruction, async_proxy=False)
       group = ("thread", cta.index, lane)
 
       def run(to=to, at=at, frm=frm, start=start, take=take, issue=issue):
@@ -286,7 +286,7 @@ def _build_thread_copy(kernel, instruction):
           issue.record(frm, start, take, False)
           to.data[at: at + take] = frm.data[start: start + take]
       cta.grid.copies.add(
-          _Copy(run, lambda issue=issue, group=group: issue.finish(group)),
+          Copy(run, lambda issue=issue, group=group: issue.finish(group)),
           group)
   return operation
 

@@ -32,6 +32,7 @@ from oracles.ptx import memory
 from oracles.ptx import parse
 from oracles.ptx import races
 from oracles.ptx import sync
+from oracles.ptx import wgmma
 from oracles.ptx.parse import PtxError
 
 _GARBAGE_SEED = 0x5EED
@@ -68,7 +69,8 @@ class Report:
 @functools.lru_cache(maxsize=256)
 def _compiled(text: str):
   kernel = parse.parse(text)
-  builders = (alu.build, loadstore.build, sync.build, bulk.build)
+  builders = (
+      alu.build, loadstore.build, sync.build, bulk.build, wgmma.build)
   program = []
   for instruction in kernel.code:
     for build in builders:

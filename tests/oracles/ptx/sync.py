@@ -193,7 +193,7 @@ def _build_named_barrier(kernel, instruction):
   return operation
 
 
-def _warp_operation(kernel, instruction, mask_operand, operation):
+def warp_operation(kernel, instruction, mask_operand, operation):
   masks = operands.full_reader(kernel, mask_operand, np.uint32)
   return lambda cta: cta.sync.rendezvous(instruction, masks(cta), operation)
 
@@ -228,7 +228,7 @@ def _build_shuffle(kernel, instruction):
     values = value(cta)[source]
     for write, result in zip(destinations, (values, inside), strict=False):
       write(cta, result)
-  return _warp_operation(kernel, instruction, instruction.operands[4],
+  return warp_operation(kernel, instruction, instruction.operands[4],
                          operation)
 
 
@@ -241,7 +241,7 @@ def _build_elect(kernel, instruction):
     leader = lanes[cta.grid.leader_choice % len(lanes)]
     index(cta, np.full(cta.threads, leader, np.uint32))
     predicate(cta, cta.lane == leader)
-  return _warp_operation(kernel, instruction, instruction.operands[1],
+  return warp_operation(kernel, instruction, instruction.operands[1],
                          operation)
 
 
@@ -265,7 +265,7 @@ def _build_vote(kernel, instruction):
         write(cta, np.full(cta.threads, same.all() or not same.any()))
       case _:
         raise PtxError(f"unsupported vote mode {mode}")
-  return _warp_operation(kernel, instruction, instruction.operands[2],
+  return warp_operation(kernel, instruction, instruction.operands[2],
                          operation)
 
 
@@ -281,7 +281,7 @@ def _build_redux(kernel, instruction):
   def operation(cta):
     result = reduce(source(cta)[cta.mask])
     write(cta, np.full(cta.threads, result, dtype))
-  return _warp_operation(kernel, instruction, instruction.operands[2],
+  return warp_operation(kernel, instruction, instruction.operands[2],
                          operation)
 
 
@@ -300,7 +300,7 @@ def _build_match(kernel, instruction):
       same = lanes[values[lanes] == values[i]]
       result[i] = sum(1 << int(cta.lane[j]) for j in same)
     write(cta, result)
-  return _warp_operation(kernel, instruction, instruction.operands[2],
+  return warp_operation(kernel, instruction, instruction.operands[2],
                          operation)
 
 
@@ -365,7 +365,7 @@ def _build_matrix(kernel, instruction):
                        writes=True,
                        changes=loadstore.changes(arena, offsets, values))
     arena.scatter(offsets, values)
-  return _warp_operation(kernel, instruction, "-1", operation)
+  return warp_operation(kernel, instruction, "-1", operation)
 
 
 def _build_fence(instruction):
@@ -509,7 +509,7 @@ def build(kernel, instruction):
     case "bar" | "barrier" if "cluster" in mods:
       return _cluster_barrier(instruction)
     case "bar" | "barrier" if "warp" in mods:
-      return _warp_operation(kernel, instruction, instruction.operands[0],
+      return warp_operation(kernel, instruction, instruction.operands[0],
                              _warp_barrier)
     case "bar" | "barrier" if "red" not in mods:
       return _build_named_barrier(kernel, instruction)

@@ -1,0 +1,583 @@
+# Copyright 2026 The jax_swapext Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""SparseCore kernels that tests evaluate and compile.
+
+As `tpu_cells` for TensorCores: a cell is one access, `vector_kernel` makes it a
+kernel of the vector subcore and `scalar_kernel` one of the scalar subcore, both
+`(x, dynamic, *rest) -> (new x, result)`. What enters and leaves such a kernel
+are vectors, so scalars are lanes of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any
+import warnings
+
+from absl.testing import parameterized
+import cases
+import jax
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas import tpu_sc as plsc
+import jax.numpy as jnp
+import numpy as np
+from oracles import mosaic_ir
+import reference
+import tpu_cells
+from tpu_cells import Cell
+from tpu_cells import Dynamic
+
+# Lanes on v5p and v6e; kernels for tpu7x are made with twice as many.
+LANES = 8
+INT, WORD, FLOAT = map(np.dtype, ("int32", "uint32", "float32"))
+WORDS = (INT, WORD, FLOAT)
+FLAGS = np.dtype(bool)
+PACKED = (
+    *map(np.dtype, ("int8", "uint8", "int16", "uint16")),
+    *(t for t in cases.FLOATS if t.itemsize == 2), *cases.FP8,
+)  # fmt: skip
+
+
+class TestCase(parameterized.TestCase):
+  """Kernels here copy from VMEM to HBM with a semaphore, of which JAX warns."""
+
+  def setUp(self):
+    super().setUp()
+    caught = warnings.catch_warnings()
+    caught.__enter__()
+    self.addCleanup(caught.__exit__, None, None, None)
+    ignore_push_warnings()
+
+  def check(self, cell: Cell, setting: Setting, seed: int = 0):
+    """Runs a cell's kernel of the vector subcore from its Mosaic module."""
+    kernel = vector_kernel(cell, LANES, setting)
+    self.check_kernel(cell, kernel, f"{cell.name} {setting}", seed)
+
+  def check_kernel(self, cell: Cell, kernel: Any, name="", seed: int = 0):
+    """The same of any kernel of a cell."""
+    with self.subTest(name or cell.name):
+      arguments, inputs = inputs_of(cell, LANES, seed)
+      check(cell, arguments, mosaic_ir.evaluate(kernel, *inputs))
+
+
+def ignore_push_warnings() -> None:
+  """For factories of kernels, which a child process of its own compiles."""
+  warnings.filterwarnings("ignore", message="Destination semaphore is ignored")
+
+
+def vector_mesh():
+  return plsc.VectorSubcoreMesh(
+    core_axis_name="c", subcore_axis_name="s", num_cores=1, num_subcores=1
+  )
+
+
+def scalar_mesh():
+  return plsc.ScalarSubcoreMesh(axis_name="c", num_cores=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+  """Compiler parameters that the lowering depends on."""
+
+  layout_passes: bool = False
+  tiling: bool | None = None
+
+  @property
+  def params(self):
+    return pltpu.CompilerParams(
+      needs_layout_passes=self.layout_passes, use_tc_tiling_on_sc=self.tiling
+    )
+
+
+def _word(dtype: Any) -> np.dtype:
+  """The dtype in which a scalar of `dtype` travels as a lane."""
+  dtype = np.dtype(dtype)
+  return dtype if dtype.itemsize == 4 else np.dtype(np.int32)
+
+
+def _integer(dtype: Any) -> np.dtype:
+  return np.dtype(f"int{8 * np.dtype(dtype).itemsize}")
+
+
+def _from_word(x: Any, dtype: Any) -> Any:
+  """A scalar of `dtype` from its representation."""
+  dtype = np.dtype(dtype)
+  if x.dtype == dtype:
+    return x
+  if dtype == FLAGS:
+    return x != 0
+  if dtype.kind in "iu":
+    return x.astype(dtype)
+  return lax.bitcast_convert_type(x.astype(_integer(dtype)), dtype)
+
+
+def _to_word(x: Any) -> Any:
+  if x.dtype.itemsize == 4:
+    return x
+  if jnp.issubdtype(x.dtype, jnp.floating):
+    x = lax.bitcast_convert_type(x, _integer(x.dtype))
+  return x.astype(jnp.int32)
+
+
+class _Lane:
+  """A vector whose first lane is the scalar that the cell asks for."""
+
+  def __init__(self, ref: Any, dtype: Any):
+    self.ref, self.dtype = ref, dtype
+
+  def __getitem__(self, k: int) -> Any:
+    return _from_word(self.ref[...][k], self.dtype)
+
+
+class _Carried:
+  """A vector that travels as words."""
+
+  def __init__(self, ref: Any, dtype: Any):
+    self.ref, self.dtype = ref, dtype
+
+  def __getitem__(self, index: Any) -> Any:
+    return _from_words(self.ref[index], self.dtype)
+
+
+def _is_packed(dtype: Any) -> bool:
+  return np.dtype(dtype).itemsize < 4 and dtype != FLAGS
+
+
+def _carrier(shape: tuple[int, ...], dtype: Any):
+  """Shape and dtype in which a vector travels.
+
+  Flags are words in memory. Packed vectors have no memory of one dimension
+  under TensorCore tiling.
+  """
+  if _is_packed(dtype) and len(shape) == 1:
+    shape = (shape[0] * np.dtype(dtype).itemsize // 4,)
+  elif dtype != FLAGS:
+    return jax.ShapeDtypeStruct(shape, dtype)
+  return jax.ShapeDtypeStruct(shape, np.int32)
+
+
+def _from_words(x: Any, dtype: Any) -> Any:
+  if dtype == FLAGS:
+    return x != 0
+  if x.dtype == dtype or x.ndim > 1:
+    return x
+  return _bitcast(x, dtype)
+
+
+def _to_words(x: Any) -> Any:
+  if x.dtype == FLAGS:
+    one = jnp.full(x.shape, 1, jnp.int32)
+    return jnp.where(x, one, jnp.zeros_like(one))
+  if _is_packed(x.dtype) and x.ndim == 1:
+    return _bitcast(x, jnp.int32)
+  return x
+
+
+def _bitcast(x: Any, dtype: Any) -> Any:
+  # Its own function before jax 0.12.
+  if "dim" in inspect.signature(pltpu.bitcast).parameters:
+    return pltpu.bitcast(x, dtype, dim=-1)
+  return plsc.bitcast(x, dtype)
+
+
+def inputs_of(cell: Cell, lanes: int, seed: int = 0):
+  """The arguments of a cell, and the kernel's inputs that carry them."""
+  arguments = tpu_cells.arguments_of(cell, seed)
+  arrays = [i for i in cell.index if isinstance(i, np.ndarray)]
+  others = list(arguments.operands)
+  if arguments.mask is not None:
+    others.append(arguments.mask)
+  scalar = cell.region_shape == ()
+  inputs = [arguments.x, np.resize(arguments.inputs[1], lanes), *arrays]
+  for x in others:
+    if scalar:
+      x = np.asarray(x)
+      if _is_packed(x.dtype):
+        x = x.view(_integer(x.dtype))
+      x = np.resize(x.astype(_word(x.dtype)), lanes)
+    elif x is arguments.mask and _is_packed(cell.dtype):
+      # Flags of packed lanes are as narrow as those.
+      x = _packed_words(x.astype(_integer(cell.dtype)))
+    else:
+      x = _packed_words(x)
+    inputs.append(x)
+  return arguments, inputs
+
+
+def _packed_words(x: np.ndarray) -> np.ndarray:
+  if x.dtype == FLAGS:
+    return x.astype(np.int32)
+  if _is_packed(x.dtype) and x.ndim == 1:
+    return np.ascontiguousarray(x).view(np.int32)
+  return x
+
+
+def check(cell: Cell, arguments: Any, got: Any) -> None:
+  """Raises unless a kernel returned what the reference says."""
+  new, result = map(np.asarray, got)
+  dtype = np.dtype(cell.dtype)
+  if cell.region_shape == ():
+    result = result[:1]
+    if _is_packed(dtype):
+      result = result.astype(_integer(dtype))
+  if dtype == FLAGS:
+    result = result != 0
+  result = np.ascontiguousarray(result).view(dtype)
+  tpu_cells.check(cell, arguments, (new.astype(dtype), result))
+
+
+def vector_kernel(cell: Cell, lanes: int, setting: Setting = Setting()):
+  """A kernel of the vector subcore; `cell.space` is VMEM, HBM or shared."""
+  scalar = cell.region_shape == ()
+  has_result = cell.op.name != "store" and not cell.drop
+  arrays = sum(isinstance(i, np.ndarray) for i in cell.index)
+  if scalar:
+    out = jax.ShapeDtypeStruct((lanes,), _word(cell.dtype))
+  else:
+    out = _carrier(cell.region_shape, cell.dtype)
+
+  def body(*refs):
+    n = len(refs) // 2 - 1
+    sources, (new, result) = refs[:n], refs[n : n + 2]
+    ref, *buffers, got_ref = refs[n + 2 :]
+    if cell.space == "hbm":
+      ref = new
+    for source, buffer in zip(sources, (ref, *buffers), strict=True):
+      pltpu.sync_copy(source, buffer)
+    at, *rest = buffers
+    at = at[...]
+    indices, operands = rest[:arrays], rest[arrays:]
+    masks = [operands.pop()] if cell.masked else []
+    if scalar:
+      operands = [_Lane(o, cell.dtype) for o in operands]
+      masks = [_Lane(m, np.int32) for m in masks]
+    else:
+      narrow = _integer(cell.dtype) if _is_packed(cell.dtype) else np.int32
+      operands = [_Carried(o, cell.dtype) for o in operands]
+      masks = [_Carried(m, narrow) for m in masks]
+    positions = [at[k] for k in range(len(cell.index))]
+    got = tpu_cells.access(cell, ref, positions, [*indices, *operands, *masks])
+    if has_result and scalar:
+      got_ref[...] = jnp.full((lanes,), _to_word(got))
+    elif has_result:
+      got_ref[...] = _to_words(got)
+    pltpu.sync_copy(got_ref, result)
+    if cell.space != "hbm":
+      pltpu.sync_copy(ref, new)
+
+  memory = pltpu.VMEM_SHARED if cell.space == "vmem_shared" else pltpu.VMEM
+
+  def f(x, *rest):
+    return pl.kernel(
+      body,
+      out_type=[jax.ShapeDtypeStruct(x.shape, x.dtype), out],
+      mesh=vector_mesh(),
+      scratch_types=[
+        memory(x.shape, x.dtype),
+        *(pltpu.VMEM(a.shape, a.dtype) for a in (*rest, out)),
+      ],
+      compiler_params=setting.params,
+      name="k",
+    )(x, *rest)
+
+  return f
+
+
+
+def scalar_kernel(cell: Cell):
+  """A kernel of the scalar subcore; `cell.space` is SMEM, HBM or shared."""
+  has_result = cell.op.name != "store"
+  memory = pltpu.VMEM_SHARED if cell.space == "vmem_shared" else pltpu.SMEM
+
+  def f(*inputs):
+    def body(*refs):
+      n = len(inputs)
+      sources, (new, result), buffers = refs[:n], refs[n : n + 2], refs[n + 2 :]
+      ref, at, *rest, out = buffers
+      if cell.space == "hbm":
+        ref = new
+      for source, buffer in zip(sources, (ref, at, *rest), strict=True):
+        pltpu.sync_copy(source, buffer)
+      got = tpu_cells.access(cell, ref, [at[0]], rest)
+      out[0] = got if has_result else jnp.zeros((), cell.dtype)
+      pltpu.sync_copy(out, result)
+      if cell.space != "hbm":
+        pltpu.sync_copy(ref, new)
+
+    return pl.kernel(
+      body,
+      out_type=[
+        jax.ShapeDtypeStruct(cell.shape, cell.dtype),
+        jax.ShapeDtypeStruct((8,), cell.dtype),
+      ],
+      mesh=scalar_mesh(),
+      scratch_types=[
+        memory(cell.shape, cell.dtype),
+        *(pltpu.SMEM(a.shape, a.dtype) for a in inputs[1:]),
+        pltpu.SMEM((8,), cell.dtype),
+      ],
+      name="k",
+    )(*inputs)
+
+  return f
+
+
+def vector_smem_kernel(cell):
+  """On the vector subcore: (x, dynamic, *rest) -> (new x, result)."""
+  has_result = cell.op.name != "store"
+
+  def f(*inputs):
+    def body(*refs):
+      n = len(inputs)
+      sources, (new, result) = refs[:n], refs[n : n + 2]
+      buffers, (words, out) = refs[n + 2 : -2], refs[-2:]
+      for source, buffer in zip(sources, buffers, strict=True):
+        pltpu.sync_copy(source, buffer)
+      x, at, *others = (b[...] for b in buffers)
+      dynamic = any(isinstance(i, Dynamic) for i in cell.index)
+      for k in range(8):
+        words[k] = x[k]
+      got = tpu_cells.access(cell, words, [at[0]] if dynamic else [], others)
+      vector = has_result and got.shape
+      if not vector:
+        got = jnp.full((8,), got if has_result else 0, cell.dtype)
+      out[...] = got
+      pltpu.sync_copy(out, result)
+      lane = jnp.arange(8, dtype=jnp.int32)
+      x = jnp.zeros((8,), cell.dtype)
+      for k in range(8):
+        x = jnp.where(lane == k, words[k], x)
+      out[...] = x
+      pltpu.sync_copy(out, new)
+
+    return pl.kernel(
+      body,
+      out_type=[jax.ShapeDtypeStruct((8,), cell.dtype)] * 2,
+      mesh=vector_mesh(),
+      scratch_types=[
+        *(pltpu.VMEM(a.shape, a.dtype) for a in inputs),
+        pltpu.SMEM((8,), cell.dtype),
+        pltpu.VMEM((8,), cell.dtype),
+      ],
+      compiler_params=pltpu.CompilerParams(needs_layout_passes=False),
+      name="k",
+    )(*inputs)
+
+  return f
+
+
+# ## Cells
+
+
+def _inside(cells):
+  return [c for c in cells if c.masked or np.all(tpu_cells.inside(c))]
+
+
+def _by_name(cells):
+  return {c.name: c for c in cells}
+
+
+def vmem_cells(lanes: int) -> dict[str, Cell]:
+  """Every operation in every form of index, on words."""
+  repeats = np.array([3, 1, 3, 2, 3, 1, 0, 1] * (lanes // 8), np.int32)
+  apart = (np.arange(lanes, dtype=np.int32) * 7) % 256
+  forms = (
+    (Dynamic(200),),
+    (5,),
+    (Dynamic(101, lanes),),
+    (Dynamic(101, lanes, 2),),
+    (reference.Window(3, lanes, 5),),
+    (apart,),
+    (repeats,),
+    (Dynamic(256 - lanes // 2, lanes),),
+  )
+  wide = (
+    (Dynamic(9), Dynamic(40)),
+    (Dynamic(3, lanes), Dynamic(40)),
+    (repeats, 7),
+    (2, Dynamic(50, lanes)),
+  )
+  cells = _inside(
+    Cell(op, dtype, shape, index, masked)
+    for dtype in WORDS
+    for op in cases.OPS
+    if op.accepts(dtype)
+    for shape, indices in (((256,), forms), ((32, 128), wide))
+    for index in indices
+    for masked in (False, True)
+  )
+  dropped = [
+    dataclasses.replace(c, drop=True) for c in cells if c.op is cases.ADD
+  ]
+  return _by_name([*cells, *dropped])
+
+
+def flag_cells(lanes: int) -> dict[str, Cell]:
+  """Flags in VMEM."""
+  repeats = np.array([3, 1, 3, 2, 3, 1, 0, 1] * (lanes // 8), np.int32)
+  indices = (Dynamic(200),), (Dynamic(101, lanes),), (repeats,)
+  return _by_name(
+    Cell(op, FLAGS, (256,), index, masked)
+    for op in cases.OPS
+    if op.accepts(FLAGS)
+    for index, masked in zip(indices * 2, (False, True) * 3, strict=True)
+  )
+
+
+def box_cells(lanes: int) -> dict[str, Cell]:
+  """Regions of two dimensions, which need layout passes."""
+  draw = np.random.default_rng(0)
+  rows = np.array([5, 2, 5, 31], np.int32)
+  both = draw.integers(0, 4, (2, lanes)).astype(np.int32)
+  indices = (
+    (Dynamic(3, 4), Dynamic(41, lanes)),
+    (Dynamic(29, 4), Dynamic(121, lanes)),
+    (reference.Window(0, 4, 3), Dynamic(7, lanes, 2)),
+    (rows, Dynamic(41, lanes)),
+    (both, both[::-1].copy()),
+  )
+  return _by_name(
+    _inside(
+      Cell(op, dtype, (32, 128), index, masked)
+      for k, op in enumerate(cases.OPS)
+      for dtype in (WORDS[k % 3], FLAGS)
+      if op.accepts(dtype)
+      for index in indices
+      for masked in (False, True)
+    )
+  )
+
+
+def packed_cells(
+  lanes: int, dtype: Any, setting: Setting
+) -> dict[str, Cell]:
+  """Every operation on elements that share words."""
+  dtype = np.dtype(dtype)
+  packing = 4 // dtype.itemsize
+  size = packing * lanes
+  draw = np.random.default_rng(0)
+  if setting.tiling:
+    shape = (8 * packing, 128)
+    block = reference.Window(0, lanes)
+    indices = [
+      (Dynamic(5), Dynamic(77)),
+      (3, 9),
+      (Dynamic(3), Dynamic(30, size)),
+      (2, reference.Window(40, size)),
+      (Dynamic(2 * packing - 3), Dynamic(128 - size // 2, size)),
+    ]
+    arrays = draw.integers(0, 2 * packing, size).astype(np.int32), 3
+    blocks = [(Dynamic(packing, packing, 1, packing), block)]
+  else:
+    shape = (6 * size + packing,)
+    indices = [
+      (Dynamic(77),),
+      (6 * size + 1,),
+      (Dynamic(30, size),),
+      (Dynamic(packing * 3, size, 1, packing),),
+      (reference.Window(5, size, 2),),
+      (Dynamic(6 * size - 7, size),),
+      (reference.Window(size, size),),
+    ]
+    arrays, blocks = (draw.integers(0, size // 2, size).astype(np.int32),), []
+  if setting.layout_passes:
+    indices += [arrays, *blocks]
+  cells = [
+    Cell(op, dtype, shape, index, masked)
+    for op in cases.OPS
+    if op.accepts(dtype)
+    for index in indices
+    for masked in (False, True)
+  ]
+  if blocks and not setting.layout_passes:
+    cells += [Cell(op, dtype, shape, blocks[0]) for op in cases.OPS[:3]]
+  return _by_name(_inside(cells))
+
+
+def remote_cells(lanes: int, space: str) -> dict[str, Cell]:
+  """Loads, stores and swaps of HBM or shared memory."""
+  draw = np.random.default_rng(0)
+  one = draw.integers(0, 64, lanes).astype(np.int32)
+  forms = (
+    ((64,), (Dynamic(9),)),
+    ((64,), (Dynamic(13, lanes),)),
+    ((64,), (reference.Window(64 - lanes // 2, lanes),)),
+    ((64,), (Dynamic(64 - lanes // 2, lanes),)),
+    ((64,), (Dynamic(3, lanes, 3),)),
+    ((64,), (one,)),
+    ((16, 128), (Dynamic(9), Dynamic(77))),
+    ((16, 128), (Dynamic(9), Dynamic(77, lanes))),
+    ((16, 128), (3, Dynamic(2, lanes, 3))),
+    ((16, 128), (one % 16, Dynamic(5))),
+  )
+  return _by_name(
+    _inside(
+      Cell(op, dtype, shape, index, masked, space)
+      for dtype in (*WORDS, FLAGS)
+      for shape, index in forms
+      for op in (cases.LOAD, cases.STORE, cases.SWAP)
+      for masked in (False, True)
+    )
+  )
+
+
+def smem_cells():
+  """name -> cell; every operation on a scalar of SMEM."""
+  cells = [
+    Cell(op, dtype, (8,), (Dynamic(5),), masked, "smem")
+    for dtype in WORDS
+    for op in cases.OPS
+    if op.accepts(dtype)
+    for masked in (False, True)[: 2 if dtype == INT else 1]
+  ]
+  return _by_name(cells)
+
+
+def smem_vector_cells():
+  """The same on eight elements of SMEM at once."""
+  repeats = np.array([3, 1, 3, 2, 3, 7, 0, 1], np.int32)
+  cells = [
+    Cell(op, dtype, (8,), (index,), masked, "smem")
+    for dtype in WORDS
+    for op in cases.OPS
+    if op.accepts(dtype)
+    for index, masked in (
+      (Dynamic(0, 8), False),
+      (Dynamic(3, 8), True),
+      (repeats, False),
+      (repeats, True),
+    )[: 4 if dtype == INT else 1]
+    if op in (cases.LOAD, cases.SWAP, cases.ADD, cases.CAS) or not masked
+  ]
+  return _by_name(cells)
+
+
+def scalar_remote_cells() -> dict[str, Cell]:
+  """What the scalar subcore reaches of HBM and shared memory."""
+  return _by_name(
+    _inside(
+      Cell(op, dtype, (64,), (index,), masked, space)
+      for space, ops in (
+        ("hbm", (cases.LOAD, cases.STORE, cases.SWAP)),
+        ("vmem_shared", (cases.LOAD,)),
+      )
+      for op in ops
+      for dtype in WORDS
+      for index in (Dynamic(37), 63, 99)
+      for masked in (False, True)
+    )
+  )
