@@ -113,11 +113,12 @@ def _plan(x, idx, operands, *, op, reverse, need_old, device_kind):
   block = _BLOCK_BYTES // per_row // least * least
   block = max(least, min(block, most, _up(n, least)))
   part = (budget - columns * block * per_row) // 2 // per_row // unit * unit
-  part = min(part, _up(t, unit))
+  vectors = max(1, per_row * (128 if in_lanes else 1) // 4096)
+  spare = in_lanes and vectors == 1 and part > t
+  part = min(part, _up(t + spare, unit))
   if part <= 0 or (dtype.itemsize < 4 and part < t):
     return None  # A widened table should fit in at once.
   parts = -(-t // part)
-  vectors = max(1, per_row * (128 if in_lanes else 1) // 4096)
   seconds = t * per_row * _BYTE_SECONDS
   seconds += n * (vectors * _VECTOR_SECONDS + parts * _SKIP_SECONDS)
   if seconds > n * _LOOP_SECONDS:
@@ -125,7 +126,7 @@ def _plan(x, idx, operands, *, op, reverse, need_old, device_kind):
   return tpu_kernels.Plan(
       op=op, reverse=reverse, need_old=need_old,
       rounds_to=dtype if dtype == jnp.bfloat16 and adds else None,
-      lane_order=lane_order, parts=parts, part=part, block=block,
+      lane_order=lane_order, parts=parts, part=part, block=block, spare=spare,
       vmem_bytes=budget + 4 * _MIB,
   )
 
@@ -156,9 +157,10 @@ def _by_kernel(plan, x, idx, operands, mask):
   idx = lax.select(idx < 0, idx + np.int32(t), idx)
   ok = (idx >= 0) & (idx < np.int32(t))
   ok = ok if mask is None else ok & mask
-  idx = lax.select(ok, idx, lax.full_like(idx, -1))
+  dropped = np.int32(t if plan.spare else -1)
+  idx = lax.select(ok, idx, lax.full_like(idx, dropped))
   blocks = -(-n // plan.block)
-  none = jnp.full(blocks * plan.block - n, -1, np.int32)
+  none = jnp.full(blocks * plan.block - n, dropped, np.int32)
   idx = lax.reshape(lax.concatenate([idx, none], 0), (blocks, 1, plan.block))
 
   def prepare(a):
@@ -186,6 +188,11 @@ def _by_kernel(plan, x, idx, operands, mask):
       a = lax.transpose(a, np.argsort(plan.lane_order))
     return _narrow(a, dtype, by_bits)
 
+  if plan.spare and old:
+    [held] = old
+    zeros = jnp.zeros_like(held)
+    ok = lax.broadcast_in_dim(ok, held.shape, (held.ndim - 1,))
+    old = [lax.select(ok, held, zeros)]
   old = [restore(lax.reshape(o, (n,)) if x.ndim == 1 else o) for o in old]
   return [*old, restore(x)]
 

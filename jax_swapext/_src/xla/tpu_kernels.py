@@ -23,8 +23,8 @@ tiles are full:
 * narrow rows and scalars: the elements stand side by side in the lanes. The
   update of `x[i]` by `v[k]` works on the 128 lanes that hold `i`. The 128 lanes
   that hold `v[k]` are rotated so that the two meet, and what is read there is
-  rotated back to the lane of `old[k]`. A lane mask does the rest, so nothing
-  goes to the scalar unit, and one update waits for another only in VMEM.
+  rotated back to the lane of `old[k]`. The stores are masked. So no element goes
+  through the scalar unit, and one update waits for another in VMEM only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import functools
-import math
 from typing import Any
 
 import jax
@@ -61,6 +60,8 @@ class Plan:
     parts: in how many parts the table passes through VMEM.
     part: how many rows each of them has.
     block: how many updates.
+    spare: whether the only part has rows to spare behind those of the table.
+      What is not to be updated goes there, for that costs less than a branch.
     vmem_bytes: how much VMEM all that may take.
   """
 
@@ -72,6 +73,7 @@ class Plan:
   parts: int
   part: int
   block: int
+  spare: bool
   vmem_bytes: int
 
   @property
@@ -95,12 +97,13 @@ def update_part(
     old: where the old elements go, of the shape of an operand. None: to an
       array of zeros, if at all.
     x: the table, `(t, *row)`; in lanes `(*row, t)`, the row in `lane_order`.
-    idx: indices of `n` updates in blocks, `(blocks, 1, plan.block)`; negative
-      where nothing is to be updated.
+    idx: indices of `n` updates in blocks, `(blocks, 1, plan.block)`; where
+      nothing is to be updated `t` if the plan has rows to spare, else -1.
     *operands: `(n, *row)`; in lanes `(*row, n)`, or `(1, n)` of scalars.
 
   Returns:
-    `[old, x]`, or `[x]` if no old elements are wanted.
+    `[old, x]`, or `[x]` if no old elements are wanted. With rows to spare, what
+    was not to be updated has some old element.
   """
   blocks = idx.shape[0]
 
@@ -162,27 +165,42 @@ def _kernel(plan, continues, which_ref, idx_ref, x_ref, *refs):
     old_ref[...] = (
         jnp.zeros_like(old_ref) if given_ref is None else given_ref[...]
     )
-  start = which_ref[0] * plan.part
-  # An update of a few vectors costs less than the branch around it.
-  masks = plan.in_lanes and plan.parts == 1 and _vectors(new_ref) == 1
 
-  def body(k, _):
-    k = plan.block - 1 - k if plan.reverse else k
-    i = idx_ref[0, 0, k] - start
-    held = (i >= 0) & (i < plan.part)
-    if masks:
-      _update_lane(plan, new_ref, old_ref, refs, i, k, held)
-    else:
-      update = _update_lane if plan.in_lanes else _update_row
-      pl.when(held)(lambda: update(plan, new_ref, old_ref, refs, i, k))
+  def update(k, body):
+    i = idx_ref[0, 0, k]
+    if plan.spare:
+      body(i)
+      return
+    i = i - which_ref[0] * plan.part
+    pl.when((i >= 0) & (i < plan.part))(lambda: body(i))
 
-  lax.fori_loop(0, plan.block, body, None, unroll=8 if masks else 1)
+  def row(k):
+    update(k, lambda i: _update_row(plan, new_ref, old_ref, refs, i, k))
+
+  def window(w):
+    w = w * LANES
+
+    def lane(k):
+      update(
+          w + k,
+          lambda i: _update_lane(
+              plan, new_ref, old_ref, refs, i, _window(w), k
+          ),
+      )
+
+    _in_order(plan, LANES, lane, unroll=8 if plan.spare else 1)
+
+  if plan.in_lanes:
+    _in_order(plan, plan.block // LANES, window)
+  else:
+    _in_order(plan, plan.block, row)
 
 
-def _vectors(ref):
-  """How many vector registers 128 lanes of `ref` take."""
-  *major, sublanes, _ = (1, *ref.shape)
-  return math.prod(major) * -(-sublanes // 8)
+def _in_order(plan, count, body, unroll=1):
+  def step(k, _):
+    body(count - 1 - k if plan.reverse else k)
+
+  lax.fori_loop(0, count, step, None, unroll=unroll)
 
 
 def _update_row(plan, new_ref, old_ref, value_refs, i, k):
@@ -193,27 +211,24 @@ def _update_row(plan, new_ref, old_ref, value_refs, i, k):
   new_ref[pl.ds(i, 1)] = _combine(plan, row, values)
 
 
-def _update_lane(plan, new_ref, old_ref, value_refs, i, k, held=True):
-  to, turn = _window(jnp.where(held, i, 0)), i - k
-  column = _load_window(new_ref, to)
-  values = [
-      pltpu.roll(_load_window(v, _window(k)), turn & (LANES - 1), v.ndim - 1)
-      for v in value_refs
-  ]
+def _update_lane(plan, new_ref, old_ref, value_refs, i, window, k):
+  """Updates lane `i` of the table by lane `k` of `window`."""
+  target = _window(i)
+  column = _load_window(new_ref, target)
   lane = lax.broadcasted_iota(jnp.int32, column.shape, column.ndim - 1)
 
-  def only(j):
-    # No lane has this number where the row is not of this part.
-    return lane == jnp.where(held, j & (LANES - 1), -1)
+  def turned(x, by):
+    return pltpu.roll(x, by & (LANES - 1), x.ndim - 1)
 
-  _store_window(new_ref, to, _combine(plan, column, values), only(i))
+  values = [turned(_load_window(v, window), i - k) for v in value_refs]
+  new = _combine(plan, column, values)
+  _store_window(new_ref, target, new, lane == (i & (LANES - 1)))
   if old_ref is not None:
-    back = pltpu.roll(column, -turn & (LANES - 1), column.ndim - 1)
-    _store_window(old_ref, _window(k), back, only(k))
+    _store_window(old_ref, window, turned(column, k - i), lane == k)
 
 
 def _window(i):
-  """The 128 lanes that hold lane `i`."""
+  """The 128 lanes that lane `i` is one of."""
   return pl.ds(pl.multiple_of(i & -LANES, LANES), LANES)
 
 
