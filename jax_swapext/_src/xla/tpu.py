@@ -15,8 +15,8 @@
 
 XLA's own ways are a sort, which takes it minutes to compile, and a loop, in
 which every update costs several microseconds. The kernels of `tpu_kernels` take
-some ten cycles, but have to read and write the whole table: `_plan` says what
-they take over. Where they do not, the rule is the one of all other platforms.
+some ten cycles, but have to read and write the whole table: `make_plan` says
+what they take over. For the rest the rule is that of all other platforms.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _lane_order(shape) -> tuple[int, ...] | None:
   return best if less else None
 
 
-def _plan(x, idx, operands, *, op, reverse, need_old, device_kind):
+def make_plan(x, idx, operands, *, op, reverse, need_old, device_kind):
   """How the kernels do it; None if they do not."""
   from jax_swapext._src.xla import tpu_kernels
 
@@ -131,12 +131,12 @@ def _plan(x, idx, operands, *, op, reverse, need_old, device_kind):
   )
 
 
-def _fetch_update_tpu(x, idx, *operands, mask, op, order, reverse,
+def fetch_update_tpu(x, idx, *operands, mask, op, order, reverse,
                       unique_indices, need_old, device_kind):
   """The rule for the arrays of one device."""
   plan = None
   if x.size and idx.size and not unique_indices:
-    plan = _plan(
+    plan = make_plan(
         x, idx, operands, op=op, reverse=reverse, need_old=need_old,
         device_kind=device_kind,
     )
@@ -221,7 +221,7 @@ def _rule(ctx, *args, **params):
   fun, told = fetch_update.fetch_update_xla, contextlib.nullcontext()
   device = _device(ctx.module_context.axis_context)
   if device is not None:
-    fun = functools.partial(_fetch_update_tpu, device_kind=device.device_kind)
+    fun = functools.partial(fetch_update_tpu, device_kind=device.device_kind)
     if jax.sharding.get_abstract_mesh().empty:
       # Pallas wants to know it too, and would ask for the default device.
       told = jax.sharding.use_abstract_mesh(

@@ -23,8 +23,8 @@ tiles are full:
 * narrow rows and scalars: the elements stand side by side in the lanes. The
   update of `x[i]` by `v[k]` works on the 128 lanes that hold `i`. The 128 lanes
   that hold `v[k]` are rotated so that the two meet, and what is read there is
-  rotated back to the lane of `old[k]`. The stores are masked. So no element goes
-  through the scalar unit, and one update waits for another in VMEM only.
+  rotated back to the lane of `old[k]`. The stores are masked. So no element
+  goes through the scalar unit, and updates wait for each other in VMEM only.
 """
 
 from __future__ import annotations
