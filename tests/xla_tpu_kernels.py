@@ -93,8 +93,17 @@ class Cell:
     return np.where(rng.random(shape) < 0.02, np.nan, x).astype(dtype)
 
   def shapes(self, updates: int = 150) -> tuple[jax.ShapeDtypeStruct, ...]:
-    return tuple(
-        jax.ShapeDtypeStruct(a.shape, a.dtype) for a in self.arguments(updates)
+    count = self.count or TABLES[self.row]
+    operands = 1 + (self.op in (AtomicOp.CAS, AtomicOp.ADD_OR_SET))
+    dtypes = [jnp.dtype(self.dtype)] * operands
+    if self.op is AtomicOp.ADD_OR_SET:
+      dtypes[1] = np.dtype(bool)
+    shape = jax.ShapeDtypeStruct
+    return (
+        shape((count, *self.row), dtypes[0]),
+        shape((updates,), np.int32),
+        *(shape((updates, *self.row), d) for d in dtypes),
+        *([shape((updates,), bool)] if self.masked else []),
     )
 
 
@@ -158,3 +167,15 @@ def kernels_2():
 
 def kernels_3():
   return _kernels(3)
+
+
+def measured():
+  """What the benchmark counts the instructions of: one cell of each kind."""
+  found = [
+      Cell(op, "float32", row, need_old=need_old)
+      for row in ((), (8,), (128,), (1024,))
+      for op in (AtomicOp.ADD, AtomicOp.CAS)
+      for need_old in (True, False)
+  ]
+  found = [dataclasses.replace(c, count=100_001) for c in found]
+  return {c.name: (c, c.shapes(100_000)) for c in found}

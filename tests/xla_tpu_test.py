@@ -21,6 +21,7 @@ from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import cases
 import jax
 from jax.experimental.pallas import tpu as pltpu
 import jax.export
@@ -41,6 +42,7 @@ from xla_tpu_kernels import Cell
 
 AtomicOp = semantics.AtomicOp
 
+_OPS = {op.name: op for op in cases.ATOMICS}
 _ADD = Cell(AtomicOp.ADD, "float32", ())
 
 # Cells, updates that fill their blocks, and so little VMEM, in KiB, that the
@@ -259,6 +261,30 @@ class LoweringTest(parameterized.TestCase):
     self.assertFalse(self._uses_kernel(f, *self._updates(700, (), 300)))
 
 
+class SupportTest(parameterized.TestCase):
+  """The rows of the matrix say where there is a kernel."""
+
+  @parameterized.named_parameters(
+      (f"{k}_{row.operations[0]}", row)
+      for k, row in enumerate(jsx.support(place="outside kernels, TPU"))
+      if row.supported and row.memory == "array"
+  )
+  @pytest.mark.slow
+  def test_kernel_or_loop(self, row):
+    kernel = "TensorCore" in row.note or "widened" in row.note
+    with jax.enable_x64(True):
+      for operation in row.operations:
+        for dtype in row.dtypes:
+          op = _OPS[operation]
+          x = jax.ShapeDtypeStruct((700,), jnp.dtype(dtype))
+          idx = jax.ShapeDtypeStruct((300,), np.int32)
+          value = jax.ShapeDtypeStruct((300,), x.dtype)
+          lowered = jax.jit(op.fetch).trace(x, idx, *[value] * op.operands)
+          text = lowered.lower(lowering_platforms=("tpu",)).as_text()
+          with self.subTest(f"{operation} {dtype}"):
+            self.assertEqual("tpu_custom_call" in text, kernel)
+
+
 class CompileTest(parameterized.TestCase):
   """The real compiler of every generation."""
 
@@ -276,7 +302,7 @@ class CompileTest(parameterized.TestCase):
 
   @parameterized.product(
       target=["tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu7x"],
-      table=[(10**8,), (10**7, 8), (10**6, 256)],
+      table=[(10**8,), (10**7, 8), (2 * 10**6, 256)],
   )
   @pytest.mark.slow
   def test_large_table_stays_in_place(self, target, table):

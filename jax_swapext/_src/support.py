@@ -481,6 +481,41 @@ def _tpu_interpreter() -> list[Row]:
   ]
 
 
+def _outside_tpu(memory: str) -> list[Row]:
+  place = "outside kernels, TPU"
+  operations = _ATOMICS if memory == "array" else REF_OPERATIONS
+  wide = tuple(d for d in (*INTEGERS, *FLOATS) if d.endswith("64"))
+  words = ("int32", "uint32", "float32")
+  narrow = tuple(d for d in ALL if d not in (*wide, *words))
+  no_sums = tuple(d for d in narrow if d != "float16")
+  slices = "slices: one update in place; integer arrays: "
+  loop = f"{slices}XLA's loop, some microseconds per update"
+  widened = (
+      f"{slices}widened to 32 bits and back, if the table fits in VMEM as such"
+      " (6 to 12 million elements, by generation); else XLA's loop"
+  )
+
+  def row(wanted, dtypes, note):
+    wanted = tuple(o for o in operations if o in wanted)
+    return _tpu(place, memory, wanted, dtypes, INDICES, True, note)
+
+  others = tuple(o for o in operations if o != "atomic_add")
+  return [
+      *row(operations, words,
+           f"{slices}a TensorCore kernel, in row-major order; the table is"
+           " updated in place, yet passes through VMEM as a whole. XLA's loop"
+           " where that costs more: few updates of a huge table, rows of more"
+           " than 8192 elements or of more than 1024 where they would be padded"
+           " to multiples of 128. unique_indices=True: XLA's gather and"
+           " scatter"),
+      *row(others, narrow, widened),
+      *row(("atomic_add",), no_sums, widened),
+      *row(("atomic_add",), ("float16",), f"{loop}: it has no such vectors"),
+      *row(operations, wide, loop),
+      *(r for r in _rows(place, memory, moves="") if not r.supported),
+  ]
+
+
 _ROWS: list[Row] = [
     *_rows(
         "outside kernels, CPU", "array",
@@ -491,6 +526,8 @@ _ROWS: list[Row] = [
         "outside kernels, CPU", "Ref",
         moves="as on arrays; the Ref's buffer is updated in place",
     ),
+    *_outside_tpu("array"),
+    *_outside_tpu("Ref"),
     *_rows(
         "interpret=True", "any",
         moves="as outside kernels on CPU; repeated indices count every time",

@@ -55,7 +55,9 @@ _VECTOR_SECONDS = 2e-8
 _SKIP_SECONDS = 1e-8
 _BYTE_SECONDS = 2 / 800e9
 
+# Elements of a row, so that a program does not get too long.
 _MAX_ROW = 8192
+_MAX_LANE_ROW = 1024
 _MOVES = (AtomicOp.XCHG, AtomicOp.CAS)
 
 
@@ -93,14 +95,15 @@ def make_plan(x, idx, operands, *, op, reverse, need_old, device_kind):
   t, *row = x.shape
   n = idx.shape[0]
   dtype = x.dtype
-  if dtype.itemsize > 4 or math.prod(row) > _MAX_ROW:
+  lane_order = _lane_order(x.shape)
+  in_lanes = lane_order is not None
+  most = _MAX_LANE_ROW if in_lanes else _MAX_ROW
+  if math.prod(row) > most:
     return None
   adds = op in (AtomicOp.ADD, AtomicOp.ADD_OR_SET)
   if dtype == np.float16 and adds:
     return None  # The vector unit has no such dtype to round to.
   budget = _VMEM_BYTES.get(device_kind, _LEAST_VMEM_BYTES)
-  lane_order = _lane_order(x.shape)
-  in_lanes = lane_order is not None
   if in_lanes:
     per_row = 4 * _padded([*(x.shape[k] for k in lane_order[:-1]), 128]) // 128
     unit = 1024 if not row else 128
@@ -132,7 +135,7 @@ def make_plan(x, idx, operands, *, op, reverse, need_old, device_kind):
 
 
 def fetch_update_tpu(x, idx, *operands, mask, op, order, reverse,
-                      unique_indices, need_old, device_kind):
+                     unique_indices, need_old, device_kind):
   """The rule for the arrays of one device."""
   plan = None
   if x.size and idx.size and not unique_indices:
@@ -218,16 +221,18 @@ def _narrow(x, dtype, by_bits):
 
 
 def _rule(ctx, *args, **params):
-  fun, told = fetch_update.fetch_update_xla, contextlib.nullcontext()
+  fun = fetch_update.fetch_update_xla
   device = _device(ctx.module_context.axis_context)
-  if device is not None:
-    fun = functools.partial(fetch_update_tpu, device_kind=device.device_kind)
-    if jax.sharding.get_abstract_mesh().empty:
-      # Pallas wants to know it too, and would ask for the default device.
-      told = jax.sharding.use_abstract_mesh(
-          jax.sharding.AbstractMesh((), (), abstract_device=device)
-      )
-  with told:
+  with contextlib.ExitStack() as stack:
+    if device is not None and ctx.avals_in[0].dtype.itemsize <= 4:
+      fun = functools.partial(fetch_update_tpu, device_kind=device.device_kind)
+      # TPU kernels have no 64-bit scalars, nor is there anything of 64 bits.
+      stack.enter_context(jax.enable_x64(False))
+      if jax.sharding.get_abstract_mesh().empty:
+        # Pallas wants to know it too, and would ask for the default device.
+        stack.enter_context(jax.sharding.use_abstract_mesh(
+            jax.sharding.AbstractMesh((), (), abstract_device=device)
+        ))
     return fetch_update.lowering(fun, asks=False)(ctx, *args, **params)
 
 
