@@ -248,6 +248,16 @@ class LoweringTest(parameterized.TestCase):
     with jax.enable_x64(True):
       self.assertFalse(self._uses_kernel(jsx.fetch_add, *self._updates(*args)))
 
+  def test_leaves_old_devices_to_xla(self):
+    device = jax.sharding.AbstractDevice(
+        device_kind="TPU v3", num_cores=1, platform="tpu"
+    )
+    mesh = jax.sharding.AbstractMesh((), (), abstract_device=device)
+    with jax.sharding.use_abstract_mesh(mesh):
+      self.assertFalse(
+          self._uses_kernel(jsx.fetch_add, *self._updates(700, (), 300))
+      )
+
   def test_leaves_unique_indices_to_xla(self):
     f = functools.partial(jsx.fetch_add, unique_indices=True)
     self.assertFalse(self._uses_kernel(f, *self._updates(700, (), 300)))
@@ -283,6 +293,18 @@ class SupportTest(parameterized.TestCase):
           text = lowered.lower(lowering_platforms=("tpu",)).as_text()
           with self.subTest(f"{operation} {dtype}"):
             self.assertEqual("tpu_custom_call" in text, kernel)
+
+
+  def test_refuses_what_it_refuses_on_cpu(self):
+    tpu, cpu = (
+        {
+            dataclasses.replace(r, place="")
+            for r in jsx.support(place=f"outside kernels, {platform}")
+            if not r.supported
+        }
+        for platform in ("TPU", "CPU")
+    )
+    self.assertEqual(tpu, cpu)
 
 
 class CompileTest(parameterized.TestCase):

@@ -37,14 +37,18 @@ import numpy as np
 AtomicOp = semantics.AtomicOp
 
 _MIB = 1 << 20
-# What a kernel may take of the VMEM of each generation, less than there is.
+# What a kernel's blocks may take of the VMEM of each generation; the compiler
+# has some more for itself.
 _VMEM_BYTES = {
     "TPU v5 lite": 96 * _MIB,
     "TPU v5": 48 * _MIB,
     "TPU v6 lite": 96 * _MIB,
     "TPU7x": 48 * _MIB,
 }
-_LEAST_VMEM_BYTES = 12 * _MIB
+_LEAST_VMEM_BYTES = 10 * _MIB
+# These have next to no scalar memory, and cannot rotate single rows.
+_WITHOUT_KERNELS = ("TPU v2", "TPU v3")
+_SLACK_BYTES = 4 * _MIB
 _BLOCK_BYTES = _MIB  # of the updates that are in VMEM at a time
 
 # Rough seconds, to choose by: of an update in XLA's loop; in a kernel, per
@@ -130,7 +134,7 @@ def make_plan(x, idx, operands, *, op, reverse, need_old, device_kind):
       op=op, reverse=reverse, need_old=need_old,
       rounds_to=dtype if dtype == jnp.bfloat16 and adds else None,
       lane_order=lane_order, parts=parts, part=part, block=block, spare=spare,
-      vmem_bytes=budget + 4 * _MIB,
+      vmem_bytes=budget + _SLACK_BYTES,
   )
 
 
@@ -224,16 +228,20 @@ def _rule(ctx, *args, **params):
   fun = fetch_update.fetch_update_xla
   device = _device(ctx.module_context.axis_context)
   with contextlib.ExitStack() as stack:
-    if device is not None and ctx.avals_in[0].dtype.itemsize <= 4:
+    if device is not None and _has_kernels(device, ctx.avals_in[0].dtype):
       fun = functools.partial(fetch_update_tpu, device_kind=device.device_kind)
       # TPU kernels have no 64-bit scalars, nor is there anything of 64 bits.
       stack.enter_context(jax.enable_x64(False))
-      if jax.sharding.get_abstract_mesh().empty:
+      if jax.sharding.get_abstract_mesh().abstract_device != device:
         # Pallas wants to know it too, and would ask for the default device.
         stack.enter_context(jax.sharding.use_abstract_mesh(
             jax.sharding.AbstractMesh((), (), abstract_device=device)
         ))
     return fetch_update.lowering(fun, asks=False)(ctx, *args, **params)
+
+
+def _has_kernels(device, dtype) -> bool:
+  return dtype.itemsize <= 4 and device.device_kind not in _WITHOUT_KERNELS
 
 
 def _device(context):
@@ -247,12 +255,17 @@ def _device(context):
     manual = context.manual_axes | set(context.mesh.manual_axes)
     if manual != frozenset(context.mesh.axis_names):
       return None
-  elif context.num_devices != 1:
+  elif (
+      not isinstance(context, sharding_impls.ShardingContext)
+      or context.num_devices != 1
+  ):
     return None
   mesh = jax.sharding.get_abstract_mesh()
+  device = mesh.abstract_device
+  if device is not None and device.platform == "tpu":
+    return device
   if not mesh.empty:
-    device = mesh.abstract_device
-    return device if device is not None and device.platform == "tpu" else None
+    return None
   for device in getattr(context, "device_assignment", None) or ():
     if device.platform == "tpu":
       return jax.sharding.AbstractDevice(
