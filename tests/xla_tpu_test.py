@@ -322,9 +322,11 @@ class CompileTest(parameterized.TestCase):
     )
     self.assertTrue(all(r.bundles for r in results.values()))
 
-  @parameterized.product(
-      target=["tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu7x"],
-      table=[(10**8,), (10**7, 8), (2 * 10**6, 256)],
+  @parameterized.parameters(
+      ("tpu-v5e", (10**7, 8)),
+      ("tpu-v5p", (10**8,)),
+      ("tpu-v6e", (2 * 10**6, 256)),
+      ("tpu7x", (10**8,)),
   )
   @pytest.mark.slow
   def test_large_table_stays_in_place(self, target, table):

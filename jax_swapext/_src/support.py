@@ -491,8 +491,8 @@ def _outside_tpu(memory: str) -> list[Row]:
   slices = "slices: one update in place; integer arrays: "
   loop = f"{slices}XLA's loop, some microseconds per update"
   widened = (
-      f"{slices}widened to 32 bits and back, if the table fits in VMEM as such"
-      " (6 to 12 million elements, by generation); else XLA's loop"
+      f"{slices}widened to 32 bits and back, if the table fits in VMEM so"
+      " (1 million elements on any TPU, 6 to 12 on later ones); else XLA's loop"
   )
 
   def row(wanted, dtypes, note):
