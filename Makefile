@@ -60,10 +60,10 @@ export JAX_PLATFORMS
 export ALLOW_MULTIPLE_LIBTPU_LOAD := 1
 export TPU_WORKER_HOSTNAMES := localhost
 
-.PHONY: help env demo test test-quick lint bench lock clean
+.PHONY: help env demo test test-quick lint bench docs docs/support.md lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z.\/-]+:.*## / { printf "%-17s%s\n", $$1, $$2 }' Makefile
 
 env: $(VENV)/ready ## make the environment
 	@echo "==> The environment is ready: $(VENV)"
@@ -104,6 +104,18 @@ bench: $(VENV)/ready ## print the benchmarks' tables
 	  echo "==> Running $$bench $(ON)"; \
 	  $(BIN)/python $$bench $(ARGS) || exit; \
 	done
+
+docs: $(VENV)/ready ## build the pages of docs/ with sphinx
+	@echo "==> Building build/docs/index.html, warnings being errors"
+	@$(BIN)/python -m sphinx -q -W --keep-going docs build/docs
+
+docs/support.md: $(VENV)/ready ## write the page of the support matrix
+	@echo "==> Writing $@ from jax_swapext.support()"
+	@mkdir -p docs
+	@$(BIN)/python -c "import jax_swapext as jsx; \
+	  print('# What works where\n'); \
+	  print('Written by \`make docs/support.md\` from \`jsx.support()\`.\n'); \
+	  print(jsx.support().markdown())" > $@
 
 # Versions stay as the lock has them unless UPGRADE says otherwise. 3.12 is the
 # floor: --universal makes the answer hold for later Pythons too.

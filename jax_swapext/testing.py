@@ -58,7 +58,8 @@ class KernelTestCase(absltest.TestCase):
     """Fails unless `fn` compiles for every target.
 
     Args:
-      fn, *args: as for :func:`compile_for`.
+      fn: as for :func:`compile_for`.
+      *args: its arguments.
       targets: what for.
       **options: as for :func:`compile_for`.
 
@@ -82,7 +83,8 @@ class KernelTestCase(absltest.TestCase):
 
     Args:
       regex: searched for in the message, be it JAX's or the compiler's.
-      fn, *args: as for :func:`compile_for`.
+      fn: as for :func:`compile_for`.
+      *args: its arguments.
       targets: what for.
       **options: as for :func:`compile_for`.
     """

@@ -196,6 +196,15 @@ class ShardingTest(parameterized.TestCase):
               op.check_same(a, b)
 
   @on_eight_devices
+  def test_arrays_that_are_on_no_mesh(self):
+    for axis_type in (AxisType.Auto, AxisType.Explicit):
+      with jax.set_mesh(self._mesh(axis_type)):
+        for op in OPS:
+          with self.subTest(f"{op.name} {axis_type}"):
+            x, *args = cases.example(op)
+            op.check(jax.jit(op.pure)(x, *args), x, *args)
+
+  @on_eight_devices
   def test_jit_of_a_sharded_ref(self):
     with jax.set_mesh(self._mesh()):
       for op in OPS:

@@ -14,6 +14,8 @@
 """The support matrix says what the code does: every cell of it is tried."""
 
 import collections
+import pathlib
+import xml.etree.ElementTree
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -163,6 +165,23 @@ class SupportTest(parameterized.TestCase):
     self.assertStartsWith(lines[0], "place")
     self.assertIn("row-major order", " ".join(" ".join(lines).split()))
     self.assertEqual(str(jsx.support("nothing")), "no such row")
+
+  def test_notebooks_show_every_row(self):
+    matrix = jsx.support(place="CPU")
+    page = xml.etree.ElementTree.fromstring(matrix._repr_html_())
+    title, *rows = page.iter("tr")
+    self.assertEqual([c.text for c in title][:2], ["place", "memory"])
+    self.assertEqual(
+        [tuple(c.text for c in row) for row in rows],
+        [row.texts() for row in matrix],
+    )
+
+  def test_page_of_the_documentation(self):
+    page = pathlib.Path(__file__).parents[1] / "docs" / "support.md"
+    title, _, rest = page.read_text().partition("\n## ")
+    self.assertStartsWith(title, "# What works where")
+    # `make docs/support.md` writes it anew.
+    self.assertEqual(f"## {rest}".rstrip(), jsx.support().markdown().rstrip())
 
 
 if __name__ == "__main__":

@@ -374,6 +374,7 @@ class VmapTest(parameterized.TestCase):
 
   @strategies.examples(25)
   @hp.given(batches(OPS, cases.NARROW))
+  @pytest.mark.slow
   def test_discharge_commutes_with_vmap(self, batch):
     x, *rest = batch.args
     x_axis, *axes = batch.axes

@@ -116,6 +116,29 @@ auto_insert_reshard = _core.auto_insert_reshard
 prim_requires_devices = _dispatch.prim_requires_devices_during_lowering
 
 
+def lowered_for(ctx: Any, platforms: Sequence[str]) -> Any:
+  """The device that a lowering rule works for, or None if nobody knows.
+
+  Args:
+    ctx: the rule's context.
+    platforms: what its platform may be called.
+
+  Returns:
+    A device or an AbstractDevice.
+  """
+  context = ctx.module_context.axis_context
+  devices = getattr(context, "device_assignment", None)
+  mesh = getattr(context, "mesh", None)
+  if devices is None and isinstance(mesh, jax.sharding.Mesh):
+    devices = mesh.devices.flat
+  abstract = jax.sharding.get_abstract_mesh().abstract_device
+  for device in (*(devices if devices is not None else ())[:1], abstract):
+    # To lower for several platforms, or for another one, is common.
+    if device is not None and device.platform in platforms:
+      return device
+  return None
+
+
 def varying_axes(aval: Any) -> frozenset[Any]:
   """The mesh axes over which a value in `shard_map` varies."""
   return aval.mat.varying

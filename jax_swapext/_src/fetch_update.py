@@ -36,6 +36,7 @@ everything an array operation can do to repeated indices goes through it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
 import jax
@@ -364,8 +365,8 @@ def scatter(x, idx, value, *, mask, op):
   return [getattr(x.at[idx], _SCATTERS[op])(value, mode="drop")]
 
 
-def fetch_update_xla(x, idx, *operands, mask, op, order, reverse,
-                      unique_indices, need_old):
+def portable(x, idx, *operands, mask, op, order, reverse, unique_indices,
+             need_old):
   """The rule for every platform that has none of its own."""
   args = (x, idx, *operands)
   if unique_indices:
@@ -409,9 +410,24 @@ def lowering(fun, *, asks: bool = True):
     if semantics.is_float8(ctx.avals_in[0].dtype):
       # Only moved, never computed with: XLA's 16-bit detour would change a NaN.
       whole = _on_bytes(whole)
-    return mlir.lower_fun(whole, multiple_results=True)(ctx, *args)
+    with _mesh_of(ctx.avals_in):
+      return mlir.lower_fun(whole, multiple_results=True)(ctx, *args)
 
   return rule
+
+
+def _mesh_of(avals):
+  """Makes the mesh that arrays are on the current one.
+
+  With explicit axes it types all arrays that are made, so these must agree.
+  """
+  current = jax.sharding.get_abstract_mesh()
+  if not current.explicit_axes or any(not a.sharding.mesh.empty for a in avals):
+    return contextlib.nullcontext()
+  device = current.abstract_device
+  return jax.sharding.use_abstract_mesh(
+      jax.sharding.AbstractMesh((), (), abstract_device=device)
+  )
 
 
 def _on_bytes(fun):
@@ -427,5 +443,5 @@ def _on_bytes(fun):
   return wrapper
 
 
-mlir.register_lowering(fetch_update_p, lowering(fetch_update_xla))
+mlir.register_lowering(fetch_update_p, lowering(portable))
 compat.prim_requires_devices.add(fetch_update_p)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import dataclasses
+import html
 import textwrap
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -70,23 +71,31 @@ class Row:
           yield operation, dtype, index
 
 
+  def texts(self) -> tuple[str, ...]:
+    """What a table has of this row, a text for each of `_TITLES`."""
+    forms = "" if self.indices == INDICES else f"{', '.join(self.indices)}: "
+    return (
+        self.place, self.memory, ", ".join(self.operations),
+        ", ".join(self.dtypes), "yes" if self.supported else "no",
+        forms + self.note,
+    )
+
+
+_TITLES = ("place", "memory", "operations", "dtypes", "", "note")
+
+
 class Matrix(tuple[Row, ...]):
-  """Rows of the support matrix; prints as a table."""
+  """Rows of the support matrix; prints as a table, in a notebook too."""
 
   def __str__(self) -> str:
     if not self:
       return "no such row"
-    titles = ("place", "memory", "operations", "dtypes", "", "note")
     widths = (20, 8, 22, 22, 3, 40)
-    lines = [_line(titles, widths), _line(["-" * w for w in widths], widths)]
+    lines = [_line(_TITLES, widths), _line(["-" * w for w in widths], widths)]
     for row in self:
-      forms = "" if row.indices == INDICES else f"{', '.join(row.indices)}: "
-      cells = (
-          row.place, row.memory, ", ".join(row.operations),
-          ", ".join(row.dtypes), "yes" if row.supported else "no",
-          forms + row.note,
-      )
-      wrapped = [textwrap.wrap(c, w) or [""] for c, w in zip(cells, widths)]
+      wrapped = [
+          textwrap.wrap(c, w) or [""] for c, w in zip(row.texts(), widths)
+      ]
       for i in range(max(map(len, wrapped))):
         lines.append(
             _line([w[i] if i < len(w) else "" for w in wrapped], widths)
@@ -94,6 +103,38 @@ class Matrix(tuple[Row, ...]):
     return "\n".join(lines)
 
   __repr__ = __str__
+
+  def markdown(self) -> str:
+    """A section for each place: a table of what works and what does not."""
+    parts = []
+    for place in dict.fromkeys(row.place for row in self):
+      parts += [f"## {place[0].upper()}{place[1:]}", ""]
+      parts += [_bars(_TITLES[1:]), _bars(["---"] * len(_TITLES[1:]))]
+      parts += [_bars(r.texts()[1:]) for r in self if r.place == place]
+      parts.append("")
+    return "\n".join(parts)
+
+  def _repr_html_(self) -> str:
+    """The table that notebooks show."""
+
+    def line(tag, cells, style=""):
+      inner = "".join(
+          f"<{tag} style='text-align: left; vertical-align: top'>"
+          f"{html.escape(cell)}</{tag}>"
+          for cell in cells
+      )
+      return f"<tr{style}>{inner}</tr>"
+
+    # Not by colour alone: the column with yes and no says it too.
+    rows = [
+        line("td", row.texts(), "" if row.supported else " style='color: gray'")
+        for row in self
+    ]
+    return f"<table>{line('th', _TITLES)}{''.join(rows)}</table>"
+
+
+def _bars(cells) -> str:
+  return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
 
 
 def _line(cells, widths) -> str:
@@ -190,6 +231,44 @@ def _rows(
   ]
 
 
+# ## GPUs, outside kernels
+
+
+def _gpu_arrays(memory: str) -> list[Row]:
+  """The rows of arrays and Refs on a GPU, where Triton updates repeat."""
+  moves = (
+      "slices: one update in place by XLA; integer arrays: one Triton kernel in"
+      " place (without jax_triton, or below compute capability 8.0, XLA's loop,"
+      " microseconds per update). No kernel has run on a GPU yet. ROCm is"
+      " unverified: the kernels compile for gfx942, but jax_triton 0.4.1 fails"
+      " with Triton >= 3.9 there, and then XLA's loop is what runs"
+  )
+  any_order = 'order="any": one atomic instruction per element'
+  in_order = (
+      'order="index": tiles of up to 4096 updates are sorted and combined side'
+      " by side and meet the table one after another"
+  )
+  words = "8- and 16-bit ones by compare-and-swap of the word around them"
+  serial = "a tile takes as many steps as its most frequent index has updates"
+  return _rows(
+      "outside kernels, GPU", memory, moves=moves,
+      exchanges=(
+          f"{moves}. {any_order}, {words}; {in_order}; for compare-and-swap"
+          f" {serial}"
+      ),
+      adds=(
+          f"{any_order}, 8- and 16-bit integers by compare-and-swap of the word"
+          " around them; float32 subnormals then count as zero, before and"
+          f" after: so PTX defines it; {in_order}; of floats {serial}"
+      ),
+      compares=(
+          f"{any_order}, floats, since the hardware's drop NaNs, and {words};"
+          f" {in_order}"
+      ),
+      bitwise=f"{any_order}, {words}; {in_order}",
+  )
+
+
 # ## Mosaic GPU
 
 _IN_WORDS = (
@@ -199,16 +278,28 @@ _IN_WORDS = (
 )
 _REPLICAS = {
     "warp": (
-        "scalars, and sizes that 32 does not divide: several lanes hold an"
+        "Scalars, and sizes that 32 does not divide: several lanes hold an"
         " element, under Warpgroup lowering up to all of them every one, so"
-        " swap waits at a barrier of the warp"
+        " swap waits at a barrier of the warp."
     ),
     "warpgroup": (
-        "scalars, and sizes that 128 does not divide: several threads hold an"
+        "Scalars, and sizes that 128 does not divide: several threads hold an"
         " element, so swap waits at a barrier of the warpgroup; integer arrays"
         " mixed with slices take 32 bytes of shared memory per index, and masks"
         " of values that are not 32 bits wide 8 per element under Lane"
-        " lowering, in units of 1 KiB"
+        " lowering, in units of 1 KiB."
+    ),
+}
+_ELSEWHERE = {
+    "SMEM": (
+        "Also another block's, by plgpu.cluster_ref. Tiling and swizzle are"
+        " followed, declared or inferred; but under Warpgroup lowering scalar"
+        " stores, and in warpgroup code scalar loads, are stock's, whose layout"
+        " pass rejects them where it has to infer any."
+    ),
+    "GMEM": (
+        "Also another device's, by plgpu.remote_ref, compiled but not run;"
+        ' atomics of that device itself need scope="system".'
     ),
 }
 _OLD_VALUES = {
@@ -234,11 +325,6 @@ def _mosaic_gpu(code: str, memory: str) -> list[Row]:
   place = f"Mosaic GPU, {code} code"
   one = "one instruction per element"
   small = f"8- and 16-bit elements {_IN_WORDS}"
-  tiling = "" if memory == "GMEM" else (
-      " Tiling and swizzle are followed, declared or inferred; but scalar loads"
-      " and stores under Warpgroup lowering are stock's, whose layout pass"
-      " rejects them where it has to infer any."
-  )
 
   def refused(operations, form, note):
     # One row for all dtypes that an operation takes elsewhere.
@@ -258,7 +344,7 @@ def _mosaic_gpu(code: str, memory: str) -> list[Row]:
       moves=(
           "vector instructions where the start is known to be aligned, else one"
           " per element; a mask predicates them; what stock supports is"
-          f" stock's. {_REPLICAS[code]}.{tiling}"
+          f" stock's. {_REPLICAS[code]} {_ELSEWHERE[memory]}"
       ),
       exchanges=f"{one}; {_IN_ORDER}; {small}; {_OLD_VALUES[code]}",
       adds=(
@@ -285,6 +371,11 @@ def _mosaic_gpu(code: str, memory: str) -> list[Row]:
               REF_OPERATIONS, "integer arrays in a view",
               "combine the two indices into one",
           ),
+          *(refused(
+              REF_OPERATIONS, "multicast view",
+              "use plgpu.multimem_store or plgpu.multimem_load_reduce, or"
+              " plgpu.remote_ref for each device",
+          ) if memory == "GMEM" else ()),
       ),
   )
 
@@ -475,6 +566,9 @@ def _tpu_interpreter() -> list[Row]:
       *_tpu(place, "SMEM", REF_OPERATIONS, _TENSORCORE, INDICES[:-1], True,
             "as in VMEM"),
       *_tpu(place, "HBM", _PLAIN, _TENSORCORE, INDICES, True, "as in VMEM"),
+      *_tpu(place, "VMEM_SHARED", _PLAIN, ("bool", *_WORDS), INDICES, True,
+            "as in VMEM; the interpreter runs each subcore as number 0, so"
+            " kernels with one are what it can test"),
       *_tpu(place, "HBM", _ATOMICS, _TENSORCORE, INDICES, False,
             "a TPU kernel, which has none there; Update a VMEM or SMEM block,"
             " or use fetch_* outside the kernel"),
@@ -483,7 +577,6 @@ def _tpu_interpreter() -> list[Row]:
 
 def _outside_tpu(memory: str) -> list[Row]:
   place = "outside kernels, TPU"
-  operations = _ATOMICS if memory == "array" else REF_OPERATIONS
   wide = tuple(d for d in (*INTEGERS, *FLOATS) if d.endswith("64"))
   words = ("int32", "uint32", "float32")
   narrow = tuple(d for d in ALL if d not in (*wide, *words))
@@ -495,13 +588,14 @@ def _outside_tpu(memory: str) -> list[Row]:
       " (1 million elements on any TPU, 6 to 12 on later ones); else XLA's loop"
   )
 
-  def row(wanted, dtypes, note):
-    wanted = tuple(o for o in operations if o in wanted)
-    return _tpu(place, memory, wanted, dtypes, INDICES, True, note)
+  def row(operations, dtypes, note):
+    return _tpu(place, memory, operations, dtypes, INDICES, True, note)
 
-  others = tuple(o for o in operations if o != "atomic_add")
+  others = tuple(o for o in _ATOMICS if o != "atomic_add")
+  plain = () if memory == "array" else _PLAIN
   return [
-      *row(operations, words,
+      *row(plain, ALL, "XLA's slices, gathers and scatters"),
+      *row(_ATOMICS, words,
            f"{slices}a TensorCore kernel, in row-major order; the table is"
            " updated in place, yet passes through VMEM as a whole. XLA's loop"
            " where that costs more: few updates of a huge table, rows of more"
@@ -511,7 +605,7 @@ def _outside_tpu(memory: str) -> list[Row]:
       *row(others, narrow, widened),
       *row(("atomic_add",), no_sums, widened),
       *row(("atomic_add",), ("float16",), f"{loop}: it has no such vectors"),
-      *row(operations, wide, loop),
+      *row(_ATOMICS, wide, loop),
       *(r for r in _rows(place, memory, moves="") if not r.supported),
   ]
 
@@ -526,6 +620,8 @@ _ROWS: list[Row] = [
         "outside kernels, CPU", "Ref",
         moves="as on arrays; the Ref's buffer is updated in place",
     ),
+    *_gpu_arrays("array"),
+    *_gpu_arrays("Ref"),
     *_outside_tpu("array"),
     *_outside_tpu("Ref"),
     *_rows(

@@ -148,7 +148,7 @@ def fetch_update_tpu(x, idx, *operands, mask, op, order, reverse,
         device_kind=device_kind,
     )
   if plan is None:
-    return fetch_update.fetch_update_xla(
+    return fetch_update.portable(
         x, idx, *operands, mask=mask, op=op, order=order, reverse=reverse,
         unique_indices=unique_indices, need_old=need_old,
     )
@@ -225,7 +225,7 @@ def _narrow(x, dtype, by_bits):
 
 
 def _rule(ctx, *args, **params):
-  fun = fetch_update.fetch_update_xla
+  fun = fetch_update.portable
   device = _device(ctx.module_context.axis_context)
   with contextlib.ExitStack() as stack:
     if device is not None and _has_kernels(device, ctx.avals_in[0].dtype):
