@@ -53,6 +53,7 @@ from jax_swapext._src.swap import swap as swap
 from jax_swapext._src.swap import swap_p as swap_p
 from jax_swapext._src.xla import cpu as _cpu
 from jax_swapext._src.xla import cuda as _cuda
+from jax_swapext._src.xla import tpu as _tpu
 from jax_swapext.version import __version__ as __version__
 
 if TYPE_CHECKING:  # They need Pallas, which importing this must not load.
@@ -61,7 +62,7 @@ if TYPE_CHECKING:  # They need Pallas, which importing this must not load.
   from jax_swapext import testing as testing
 
 # Imported for the rules that they register, now or later.
-del _cpu, _cuda, _pallas
+del _cpu, _cuda, _pallas, _tpu
 
 
 _LAZY = ("examples", "mosaic_gpu", "testing")

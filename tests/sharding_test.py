@@ -453,10 +453,15 @@ class ManyProcessesTest(parameterized.TestCase):
 class CompileTest(parameterized.TestCase):
   """A table of 4 GB over eight accelerators, of which there are none here."""
 
-  @parameterized.parameters("v5p", "h200")
+  @parameterized.product(
+      target=("v5p", "h200"), axis_type=(AxisType.Auto, AxisType.Explicit)
+  )
   @pytest.mark.slow
-  def test_table_stays_where_it_is(self, target):
-    child = _child(f"compile_large({target!r})", **tpu_compiler.environment())
+  def test_table_stays_where_it_is(self, target, axis_type):
+    child = _child(
+        f"compile_large({target!r}, t.{axis_type})",
+        **tpu_compiler.environment(),
+    )
     stdout, stderr = child.communicate(timeout=300)
     self.assertEqual(child.returncode, 0, stderr[-2000:])
     found = json.loads(stdout.splitlines()[-1])
@@ -496,7 +501,7 @@ def update_in_one_of_two(address, process):
       np.testing.assert_array_equal(shard.data, b[shard.index])
 
 
-def compile_large(target):
+def compile_large(target, axis_type):
   """Prints what compiling for eight of `target` gives."""
   if target == "h200":
     devices = gpu_compiler.devices_of(target, 8)
@@ -504,7 +509,7 @@ def compile_large(target):
     topology = topologies.get_topology_desc(f"{target}:2x2x2", platform="tpu")
     devices = topology.devices[:8]
   mesh = jax.sharding.Mesh(
-      np.array(devices), ("d",), axis_types=(AxisType.Auto,)
+      np.array(devices), ("d",), axis_types=(axis_type,)
   )
 
   def array(size, dtype, *axes):

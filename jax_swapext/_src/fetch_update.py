@@ -444,7 +444,4 @@ def _on_bytes(fun):
 
 
 mlir.register_lowering(fetch_update_p, lowering(portable))
-mlir.register_lowering(
-    fetch_update_p, lowering(portable, asks=False), platform="tpu"
-)
 compat.prim_requires_devices.add(fetch_update_p)

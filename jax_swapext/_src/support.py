@@ -214,8 +214,7 @@ def _rows(
     plain = tuple(o for o in MOVES if not o.startswith("atomic_"))
     atomic = tuple(o for o in MOVES if o.startswith("atomic_"))
     rows = [row(plain, ALL, True, moves), row(atomic, ALL, True, exchanges)]
-  return [
-      *rows,
+  rows += [
       row(("atomic_add",), (*INTEGERS, *FLOATS), True, adds or moves),
       row(COMPARES, ("bool", *INTEGERS, *FLOATS), True, compares or moves),
       row(BITWISE, ("bool", *INTEGERS), True, bitwise or moves),
@@ -229,6 +228,7 @@ def _rows(
           "keep the parts of a structured value in separate Refs"),
       *extra,
   ]
+  return [r for r in rows if r.operations]
 
 
 # ## GPUs, outside kernels
@@ -575,6 +575,41 @@ def _tpu_interpreter() -> list[Row]:
   ]
 
 
+def _outside_tpu(memory: str) -> list[Row]:
+  place = "outside kernels, TPU"
+  wide = tuple(d for d in (*INTEGERS, *FLOATS) if d.endswith("64"))
+  words = ("int32", "uint32", "float32")
+  narrow = tuple(d for d in ALL if d not in (*wide, *words))
+  no_sums = tuple(d for d in narrow if d != "float16")
+  slices = "slices: one update in place; integer arrays: "
+  loop = f"{slices}XLA's loop, some microseconds per update"
+  widened = (
+      f"{slices}widened to 32 bits and back, if the table fits in VMEM so"
+      " (1 million elements on any TPU, 6 to 12 on later ones); else XLA's loop"
+  )
+
+  def row(operations, dtypes, note):
+    return _tpu(place, memory, operations, dtypes, INDICES, True, note)
+
+  others = tuple(o for o in _ATOMICS if o != "atomic_add")
+  plain = () if memory == "array" else _PLAIN
+  return [
+      *row(plain, ALL, "XLA's slices, gathers and scatters"),
+      *row(_ATOMICS, words,
+           f"{slices}a TensorCore kernel, in row-major order; the table is"
+           " updated in place, yet passes through VMEM as a whole. XLA's loop"
+           " where that costs more: few updates of a huge table, rows of more"
+           " than 8192 elements or of more than 1024 where they would be padded"
+           " to multiples of 128. unique_indices=True: XLA's gather and"
+           " scatter"),
+      *row(others, narrow, widened),
+      *row(("atomic_add",), no_sums, widened),
+      *row(("atomic_add",), ("float16",), f"{loop}: it has no such vectors"),
+      *row(_ATOMICS, wide, loop),
+      *(r for r in _rows(place, memory, moves="") if not r.supported),
+  ]
+
+
 _ROWS: list[Row] = [
     *_rows(
         "outside kernels, CPU", "array",
@@ -587,6 +622,8 @@ _ROWS: list[Row] = [
     ),
     *_gpu_arrays("array"),
     *_gpu_arrays("Ref"),
+    *_outside_tpu("array"),
+    *_outside_tpu("Ref"),
     *_rows(
         "interpret=True", "any",
         moves="as outside kernels on CPU; repeated indices count every time",

@@ -61,7 +61,11 @@ def split(ctx, update, local, *, asks: bool):
   export = ctx.module_context.lowering_parameters.for_export
   if asks and context.abstract_mesh is not None and not export:
     return functools.partial(asked, update)
-  meshes = [context.abstract_mesh, *(a.sharding.mesh for a in ctx.avals_in)]
+  meshes = [
+      jax.sharding.get_abstract_mesh(),  # shard_map wants this one if there
+      context.abstract_mesh,
+      *(a.sharding.mesh for a in ctx.avals_in),
+  ]
   mesh = next((m for m in meshes if m is not None and not m.empty), None)
   return local if mesh is None else functools.partial(compact, update, mesh)
 
