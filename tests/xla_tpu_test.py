@@ -65,6 +65,7 @@ def _check(cell, got, *args):
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 class EvaluateTest(parameterized.TestCase):
   """The emitted program, run by an interpreter of Mosaic's IR.
 
