@@ -11,11 +11,13 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Bundles of TensorCore accesses beside the same written by hand.
+"""Costs of TPU accesses beside the same written by hand.
 
-Prints, for each TPU generation, the scheduled instruction bundles of a kernel
-with one access: ours and the tuned form in stock operations, both compiled by
-libtpu here and now. No TPU is needed.
+Prints, for each TPU generation, what a kernel with one access comes to: ours
+and the tuned form in stock operations, both compiled by libtpu here and now.
+On the TensorCore those are scheduled instruction bundles; on the SparseCore
+also cycles, which are bundles and the stalls scheduled into them. No TPU is
+needed.
 """
 
 import pathlib
@@ -25,23 +27,40 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
 
 from oracles import tpu_compile
 
+_TABLES = {
+  "TensorCore, bundles": (
+    "mosaic_tpu_compile_test",
+    {g: "bundle_kernels" for g in ("v5e", "v6e", "tpu7x")},
+  ),
+  "SparseCore, bundles, cycles": (
+    "mosaic_sc_compile_test",
+    {"v5p": "rows_8", "v6e": "rows_8", "tpu7x": "rows_16"},
+  ),
+}
+
+
+def _cost(compiled: tpu_compile.Compiled) -> str:
+  if compiled.cycles is None:
+    return str(compiled.bundles)
+  return f"{compiled.bundles},{compiled.cycles}"
+
 
 def main():
-  generations = ("v5e", "v6e", "tpu7x")
-  tables = {
-    g: tpu_compile.compile_all("mosaic_tpu_compile_test", "bundle_kernels", g)
-    for g in generations
-  }
-  names = sorted({name.rsplit(" ", 1)[0] for name in tables["v6e"]})
-  print(
-    f"{'access':26}" + "".join(f"{g + ' ours/hand':>18}" for g in generations)
-  )
-  for name in names:
-    cells = (
-      f"{t[name + ' ours'].bundles}/{t[name + ' hand'].bundles}"
-      for t in tables.values()
-    )
-    print(f"{name:26}" + "".join(f"{c:>18}" for c in cells))
+  for title, (module, factories) in _TABLES.items():
+    tables = {
+      g: tpu_compile.compile_all(module, factory, g)
+      for g, factory in factories.items()
+    }
+    heads = (f"{g + ' ours/hand':>18}" for g in tables)
+    print(f"{title:28}" + "".join(heads))
+    names = sorted({n.rsplit(" ", 1)[0] for n in next(iter(tables.values()))})
+    for name in names:
+      cells = (
+        f"{_cost(t[name + ' ours'])}/{_cost(t[name + ' hand'])}"
+        for t in tables.values()
+      )
+      print(f"{name:28}" + "".join(f"{c:>18}" for c in cells))
+    print()
 
 
 if __name__ == "__main__":

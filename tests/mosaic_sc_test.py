@@ -38,7 +38,8 @@ class MosaicScTest(sparse_cells.TestCase):
     for k, cell in enumerate(sparse_cells.vmem_cells(LANES).values()):
       # Two thirds of them for each choice of passes, all of them for one.
       if cell.dtype == np.dtype(dtype) and k % 3 != layout_passes:
-        self.check(cell, Setting(layout_passes), k)
+        tiling = (None, False)[k % 2]
+        self.check(cell, Setting(layout_passes, tiling), k)
 
   @parameterized.parameters(False, True)
   def test_flags_of_vmem(self, layout_passes):
@@ -107,9 +108,11 @@ class MosaicScTest(sparse_cells.TestCase):
     np.testing.assert_array_equal(got, [13, -3, 17, 18, 14, 78, 50, 13])
 
   def test_any_length_with_layout_passes(self):
-    def body(x, o, buffer):
+    def body(x, o, buffer, scalars):
       pltpu.sync_copy(x, buffer)
       v = jsx.load(buffer, pl.ds(3, 24, 2))
+      jsx.store(scalars, ..., v)
+      v = jsx.load(scalars, mask=v < 50, other=v)
       jsx.store(buffer, pl.ds(1, 24), v, mask=v > 0)
       jsx.atomic_add(buffer, pl.ds(2, 24), v, mask=v < 0)
       pltpu.sync_copy(buffer.at[pl.ds(0, 8)], o)
@@ -119,9 +122,8 @@ class MosaicScTest(sparse_cells.TestCase):
     v = x[3:51:2].copy()
     want[1:25] = np.where(v > 0, v, want[1:25])
     want[2:26] += np.where(v < 0, v, 0)
-    got = self._run(
-      body, x, [pltpu.VMEM((64,), jnp.int32)], needs_layout_passes=True
-    )
+    scratch = [pltpu.VMEM((64,), jnp.int32), pltpu.SMEM((24,), jnp.int32)]
+    got = self._run(body, x, scratch, needs_layout_passes=True)
     np.testing.assert_array_equal(got, want[:8])
 
   @parameterized.named_parameters(

@@ -187,9 +187,12 @@ def _to_words(x: Any) -> Any:
   return x
 
 
+# Its own function before jax 0.12, which TPU interpret mode then lacks.
+BITCASTS = "dim" in inspect.signature(pltpu.bitcast).parameters
+
+
 def _bitcast(x: Any, dtype: Any) -> Any:
-  # Its own function before jax 0.12.
-  if "dim" in inspect.signature(pltpu.bitcast).parameters:
+  if BITCASTS:
     return pltpu.bitcast(x, dtype, dim=-1)
   return plsc.bitcast(x, dtype)
 
@@ -240,7 +243,9 @@ def check(cell: Cell, arguments: Any, got: Any) -> None:
   tpu_cells.check(cell, arguments, (new.astype(dtype), result))
 
 
-def vector_kernel(cell: Cell, lanes: int, setting: Setting = Setting()):
+def vector_kernel(
+  cell: Cell, lanes: int, setting: Setting = Setting(), interpret: Any = False
+):
   """A kernel of the vector subcore; `cell.space` is VMEM, HBM or shared."""
   scalar = cell.region_shape == ()
   has_result = cell.op.name != "store" and not cell.drop
@@ -291,6 +296,7 @@ def vector_kernel(cell: Cell, lanes: int, setting: Setting = Setting()):
         *(pltpu.VMEM(a.shape, a.dtype) for a in (*rest, out)),
       ],
       compiler_params=setting.params,
+      interpret=interpret,
       name="k",
     )(x, *rest)
 
@@ -298,7 +304,7 @@ def vector_kernel(cell: Cell, lanes: int, setting: Setting = Setting()):
 
 
 
-def scalar_kernel(cell: Cell):
+def scalar_kernel(cell: Cell, interpret: Any = False):
   """A kernel of the scalar subcore; `cell.space` is SMEM, HBM or shared."""
   has_result = cell.op.name != "store"
   memory = pltpu.VMEM_SHARED if cell.space == "vmem_shared" else pltpu.SMEM
@@ -330,13 +336,14 @@ def scalar_kernel(cell: Cell):
         *(pltpu.SMEM(a.shape, a.dtype) for a in inputs[1:]),
         pltpu.SMEM((8,), cell.dtype),
       ],
+      interpret=interpret,
       name="k",
     )(*inputs)
 
   return f
 
 
-def vector_smem_kernel(cell):
+def vector_smem_kernel(cell: Cell, interpret: Any = False):
   """On the vector subcore: (x, dynamic, *rest) -> (new x, result)."""
   has_result = cell.op.name != "store"
 
@@ -374,6 +381,7 @@ def vector_smem_kernel(cell):
         pltpu.VMEM((8,), cell.dtype),
       ],
       compiler_params=pltpu.CompilerParams(needs_layout_passes=False),
+      interpret=interpret,
       name="k",
     )(*inputs)
 
@@ -466,6 +474,8 @@ def packed_cells(
   lanes: int, dtype: Any, setting: Setting
 ) -> dict[str, Cell]:
   """Every operation on elements that share words."""
+  if setting.layout_passes and not BITCASTS:
+    return {}  # Vectors of narrow elements cannot even enter a kernel.
   dtype = np.dtype(dtype)
   packing = 4 // dtype.itemsize
   size = packing * lanes

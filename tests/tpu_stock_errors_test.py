@@ -20,7 +20,6 @@ module and compiled for every generation.
 
 import dataclasses
 from typing import Any
-import warnings
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -35,6 +34,7 @@ import numpy as np
 from oracles import mosaic_ir
 from oracles import tpu_compile
 import pytest
+import sparse_cells
 
 _VMEM, _SMEM, _HBM, _ANY = pltpu.VMEM, pltpu.SMEM, pltpu.HBM, pl.ANY
 
@@ -247,9 +247,7 @@ _ROWS = {
 
 def _sparse(body, remote=False):
   def f(x):
-    mesh = plsc.VectorSubcoreMesh(
-      core_axis_name="c", subcore_axis_name="s", num_cores=1, num_subcores=1
-    )
+    mesh = sparse_cells.vector_mesh()
 
     def whole(x, o, table, scalars, out, shared):
       pltpu.sync_copy(x, table)
@@ -353,6 +351,10 @@ _SPARSE = {
 }
 
 
+def _copied_to(ref, t):
+  pltpu.sync_copy(t.at[1, _LANE], ref)
+
+
 _REMOTE = {
   "store_to_hbm": (
     "Swap does not support storing to .*HBM",
@@ -365,6 +367,26 @@ _REMOTE = {
       and None
     ),
     lambda x: x[1, :8],
+  ),
+  "gather_from_shared_memory": (
+    "Gather only supports loading from VMEM",
+    lambda t, s, o, hbm, shared: _copied_to(shared, t) or o.__setitem__(
+      ..., plsc.load_gather(shared, [t[2, _LANE] & 7])
+    ),
+    lambda t, s, o, hbm, shared: _copied_to(shared, t) or o.__setitem__(
+      ..., jsx.load(shared, t[2, _LANE] & 7)
+    ),
+    lambda x: x[1, x[2, :8] & 7],
+  ),
+  "gather_from_hbm": (
+    "Gather only supports loading from VMEM",
+    lambda t, s, o, hbm, shared: _copied_to(hbm, t) or o.__setitem__(
+      ..., plsc.load_gather(hbm, [t[2, _LANE] & 7])
+    ),
+    lambda t, s, o, hbm, shared: _copied_to(hbm, t) or o.__setitem__(
+      ..., jsx.load(hbm, t[2, _LANE] & 7)
+    ),
+    lambda x: x[1, x[2, :8] & 7],
   ),
   "store_to_shared_memory": (
     "Swap does not support storing to .*VMEM_SHARED",
@@ -382,7 +404,7 @@ _REMOTE = {
 
 
 def ours():
-  warnings.simplefilter("ignore")  # Stock warns of copies from VMEM to HBM.
+  sparse_cells.ignore_push_warnings()
   out = {}
   for name, row in _ROWS.items():
     shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in row.arguments()]
@@ -391,7 +413,7 @@ def ours():
 
 
 def ours_sparse():
-  warnings.simplefilter("ignore")
+  sparse_cells.ignore_push_warnings()
   x = jax.ShapeDtypeStruct((32, 128), jnp.int32)
   return {
     name: (_sparse(ours, name in _REMOTE), [x])
@@ -410,15 +432,7 @@ def stock_for_libtpu():
   }
 
 
-class TpuStockErrorsTest(parameterized.TestCase):
-  def setUp(self):
-    super().setUp()
-    # Stock warns of every copy from VMEM to HBM on the SparseCore.
-    caught = warnings.catch_warnings()
-    caught.__enter__()
-    self.addCleanup(caught.__exit__, None, None, None)
-    warnings.simplefilter("ignore")
-
+class TpuStockErrorsTest(sparse_cells.TestCase):
   @parameterized.parameters(
     *(name for name, row in _ROWS.items() if not row.by_libtpu)
   )
@@ -449,7 +463,7 @@ class TpuStockErrorsTest(parameterized.TestCase):
     error, stock, ours, want = (_SPARSE | _REMOTE)[name]
     remote = name in _REMOTE
     x = cases.values(np.int8, (32, 128)).astype(np.int32)
-    with self.assertRaisesRegex(NotImplementedError, error):
+    with self.assertRaisesRegex((ValueError, NotImplementedError), error):
       mosaic_ir.lower(_sparse(stock, remote), x)
     got = mosaic_ir.evaluate(_sparse(ours, remote), x)
     np.testing.assert_array_equal(got, want(x))
@@ -458,8 +472,7 @@ class TpuStockErrorsTest(parameterized.TestCase):
   @pytest.mark.slow
   def test_ours_compiles(self, generation):
     factories = ["ours"]
-    # Vectors of the rows here have as many lanes as v5p and v6e.
-    if generation in ("v5p", "v6e"):
+    if generation in tpu_compile.SPARSE_GENERATIONS:
       factories.append("ours_sparse")
     for factory in factories:
       got = tpu_compile.compile_all(

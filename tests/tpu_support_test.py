@@ -24,6 +24,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 import jax_swapext as jsx
+import mosaic_sc_interpret_test
 import numpy as np
 from oracles import mosaic_ir
 import sparse_cells
@@ -56,11 +57,12 @@ def _tested():
   add(_VECTOR, sparse_cells.vmem_cells(8).values())
   add(_VECTOR, sparse_cells.flag_cells(8).values())
   for dtype in sparse_cells.PACKED:
-    setting = sparse_cells.Setting(layout_passes=True, tiling=False)
+    setting = sparse_cells.Setting(layout_passes=False, tiling=False)
     add(_VECTOR, sparse_cells.packed_cells(8, dtype, setting).values())
   for place in (_VECTOR, _SCALAR):
     add(place, sparse_cells.smem_cells().values())
   add(_SCALAR, sparse_cells.scalar_remote_cells().values())
+  add(_INTERPRETER, mosaic_sc_interpret_test.cells("vmem_shared"))
   remote = [
     {
       (c.op.name, np.dtype(c.dtype).name)

@@ -22,14 +22,20 @@ in SMEM by the scalar unit. Flags are words.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import functools
+from typing import Any
 
 import jax
 from jax import lax
 from jax._src.pallas.mosaic import core as tpu_core
 from jax._src.pallas.mosaic import sc_core
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 from jax_swapext._src import compat
+from jax_swapext._src import load
+from jax_swapext._src import swap
 from jax_swapext._src.pallas import sc_indexed
 from jax_swapext._src.pallas import sc_packed
 from jax_swapext._src.pallas import sc_remote
@@ -94,7 +100,8 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
   if dtype == np.dtype(bool):
     return _lower_flags(prim, ctx, ref, leaves, tree, params)
   if space == "smem":
-    _check_smem(update, region, vector)
+    passes = ctx.lowering_context.needs_layout_passes
+    _check_smem(update, region, vector, passes)
     return lower(_access_smem)
   if space in ("hbm", "vmem_shared"):
     sc_remote.check(update, region, dtype, space, vector)
@@ -179,7 +186,7 @@ def _is_stock(region: Region, dtype, update: Update, ctx) -> bool:
 # SMEM
 
 
-def _check_smem(update: Update, region: Region | None, vector: bool) -> None:
+def _check_smem(update, region: Region | None, vector, passes) -> None:
   shape = () if region is None else region.natural_shape
   lanes = sc_indexed.lanes()
   if region is None or len(shape) > vector:
@@ -189,12 +196,13 @@ def _check_smem(update: Update, region: Region | None, vector: bool) -> None:
       "SMEM holds scalars there and no DMA connects it with VMEM",
       "Access one element at a time.",
     )
-  if shape not in ((), (lanes,)):
+  if not passes and shape not in ((), (lanes,)):
     raise sc_indexed.refuse(
       update,
       f"{shape} elements of SMEM at once",
-      f"a vector has {lanes}",
-      "Mask a whole vector, or access one element at a time.",
+      f"without layout passes a vector has {lanes}",
+      "Mask a whole vector, access one element at a time, or set"
+      " needs_layout_passes=True in the compiler parameters.",
     )
 
 
@@ -216,12 +224,11 @@ def _smem_vector(view, region: Region, update: Update):
     _smem_vector(view, region, update.replace(name="store", need_old=False))
     return old
   [n] = region.natural_shape
-  lane = lax.iota(np.int32, n)
   mask = update.mask
   if mask is not None:
     # Lanes of predicates cannot be taken out; those of words can.
     mask = jnp.where(mask, jnp.full((n,), 1), jnp.full((n,), 0))
-  out = jnp.zeros((n,), view.dtype)
+  olds: list[Any] = [None] * n
   for k in reversed(range(n)) if update.reverse else range(n):
     element = region.with_indices(tpu_region.lane_of(region, k))
     if tpu_region.is_outside(element):
@@ -230,10 +237,29 @@ def _smem_vector(view, region: Region, update: Update):
       operands=tuple(x[k] for x in update.operands),
       mask=None if mask is None else mask[k] != 0,
     )
-    old = tpu_copies.access_scalar(view, element, part)
-    if old is not None:
-      out = jnp.where(lane == k, old, out)
-  return update.masked(out) if update.need_old else None
+    olds[k] = tpu_copies.access_scalar(view, element, part)
+  if not update.need_old:
+    return None
+  return update.masked(_assembled(olds, view.dtype))
+
+
+def _assembled(scalars: Sequence[Any], dtype):
+  """A vector of scalars; anything where there is none."""
+  n = len(scalars)
+  if n == sc_indexed.lanes():
+    lane, out = lax.iota(np.int32, n), jnp.zeros((n,), dtype)
+    for k, x in enumerate(scalars):
+      out = out if x is None else jnp.where(lane == k, x, out)
+    return out
+
+  # There is no iota of other lengths, but there is memory.
+  def body(scratch):
+    for k, x in enumerate(scalars):
+      if x is not None:
+        swap.store(scratch, k, x)
+    return load.load(scratch)
+
+  return pl.run_scoped(body, pltpu.VMEM((n,), dtype))
 
 
 tpu_lowering.register([_VECTOR, _SCALAR], _lower)

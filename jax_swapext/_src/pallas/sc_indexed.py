@@ -106,7 +106,7 @@ def _iota(shape, axis: int) -> ir.Value:
   return tpu.iota(_i32(shape), dimensions=[axis])
 
 
-def _positions(region: Region, shape) -> list[ir.Value]:
+def _positions(region: Region, shape) -> list[Any]:
   """Per dimension of the view, the position of every lane."""
   ints = indexing.int_labels(len(region.int_shape))
   labels = indexing.region_axes(region.indices, ints)
@@ -126,7 +126,7 @@ def _positions(region: Region, shape) -> list[ir.Value]:
       out = arith.select(here, one, out)
     return out
 
-  positions = []
+  positions: list[Any] = []
   for d, index in enumerate(region.indices):
     if isinstance(index, Slice):
       step = _iota(shape, labels.index(d))
@@ -146,7 +146,8 @@ class _Lanes:
   Attributes:
     shape: Shape of its vectors.
     scalar: Whether all lanes stand for one element.
-    mask: bool vector, or None.
+    flag: The mask as it is given, or None.
+    mask: The same as a vector.
     operands: Vectors.
   """
 
@@ -165,9 +166,10 @@ class _Lanes:
     self.aval = jax.core.ShapedArray(self.shape, dtype)
     self.type = ctx.aval_to_ir_type(self.aval)
     self.operands = [*map(self._vector, access.operands, avals.operands)]
-    self.mask = None
+    self.flag = self.mask = None
     if access.mask is not None:
-      self.mask = self._vector(access.mask, avals.mask)
+      self.flag = lowering._ensure_mlir_value(access.mask, avals.mask)
+      self.mask = self._vector(self.flag, avals.mask)
 
   def _vector(self, x, aval) -> ir.Value:
     """An operand or the mask as a vector of the access."""
@@ -175,9 +177,12 @@ class _Lanes:
     if not self.scalar:
       return x
     if aval.dtype == np.dtype(bool):
-      # Splats of predicates do not lower; their words do.
-      x = vector.broadcast(_i32(self.shape), arith.extui(_i32(), x))
-      return _compare("ne", x, _constant(0, self.shape))
+      # Splats of predicates do not lower; comparisons with lanes do.
+      first = arith.select(
+        x, arith.constant(_i32(), 0), arith.constant(_i32(), self.shape[0])
+      )
+      first = vector.broadcast(_i32(self.shape), first)
+      return _compare("sge", _iota(self.shape, 0), first)
     return vector.broadcast(self.type, x)
 
   def compute(self, fun, *values) -> ir.Value:
@@ -203,12 +208,17 @@ class _Lanes:
 
   def lane(self, k: int) -> ir.Value:
     """Whether a lane is the k-th, under the mask."""
-    *row, column = np.unravel_index(k, self.shape)
-    along = _iota(self.shape, len(row))
-    here = _compare("eq", along, _constant(column, self.shape))
-    for r in row:
-      same = _compare("eq", _iota(self.shape, 0), _constant(r, self.shape))
-      here = arith.andi(same, here)
+    flat = _iota(self.shape, len(self.shape) - 1)
+    if len(self.shape) > 1:
+      columns = _constant(self.shape[1], self.shape)
+      flat = arith.addi(arith.muli(_iota(self.shape, 0), columns), flat)
+    if self.scalar and self.flag is not None:
+      # The scalar unit decides, as flags of all lanes and of one do not meet.
+      here = arith.select(
+        self.flag, arith.constant(_i32(), k), arith.constant(_i32(), -1)
+      )
+      return _compare("eq", flat, vector.broadcast(_i32(self.shape), here))
+    here = _compare("eq", flat, _constant(k, self.shape))
     return here if self.mask is None else arith.andi(self.mask, here)
 
   def writers(self) -> ir.Value | None:
@@ -272,7 +282,7 @@ def _in_order(access: _Lanes) -> ir.Value:
   """An atomic update at positions of which some may be the same."""
   if access.update.reverse or not access.is_register:
     return _one_by_one(access)
-  branch = scf.IfOp(_any_repeats(access), [access.type], has_else=True)
+  branch: Any = scf.IfOp(_any_repeats(access), [access.type], has_else=True)
   with ir.InsertionPoint(branch.then_block):
     scf.yield_([_one_by_one(access)])
   with ir.InsertionPoint(branch.else_block):
@@ -294,7 +304,7 @@ def _any_repeats(access: _Lanes) -> ir.Value:
   live = access.mask
   if live is None:
     zero = _constant(0, access.shape)
-    live = _compare("eq", zero, zero)
+    live = _compare("sge", _iota(access.shape, 0), zero)
   last, _ = tpu.scan_count(live, key)
   repeated = arith.andi(live, arith.xori(live, last))
   if access.ctx.lowering_context.needs_layout_passes:

@@ -101,17 +101,19 @@ def _inside(region: Region) -> Region:
   """A region that `is_whole`, moved inside where it is outside."""
 
   def moved(index, extent):
-    start, size = index, 1
-    if isinstance(index, Slice):
-      start, size = index.start, index.size
-    if tpu_region.is_static(start):
-      return index
-    start = lax.max(lax.min(start, np.int32(extent - size)), np.int32(0))
     if not isinstance(index, Slice):
-      return start
-    return Slice(pl.multiple_of(start, size), size)
+      return index if tpu_region.is_static(index) else _clamp(index, extent - 1)
+    if tpu_region.is_static(index.start):
+      return index
+    start = _clamp(index.start, extent - index.size, int(index.size))
+    return Slice(start, index.size)
 
-  return region.with_indices(map(moved, region.indices, region.shape))
+  return region.with_indices([*map(moved, region.indices, region.shape)])
+
+
+def _clamp(x: Any, last: int, multiple: int = 1) -> Any:
+  inside: Any = lax.max(lax.min(x, np.int32(last)), np.int32(0))
+  return inside if multiple == 1 else pl.multiple_of(inside, multiple)
 
 
 def check(ctx, region: Region, dtype, update: Update, plain: bool) -> None:
@@ -184,6 +186,14 @@ def check(ctx, region: Region, dtype, update: Update, plain: bool) -> None:
       f"a word is accessed within a vector of {size} elements",
       f"Make the last dimension at least {size} long, a multiple of {packing}.",
     )
+  if passes and not sc_words.HAS_BITCAST:
+    raise sc_indexed.refuse(
+      update,
+      wanted,
+      "before jax 0.12 the layout passes do not know vectors of words as such"
+      " of narrower elements",
+      "Set needs_layout_passes=False in the compiler parameters.",
+    )
 
 
 def access(ref: Any, region: Region, update: Update) -> Any | None:
@@ -216,7 +226,7 @@ def access_words(ref: Any, region: Region, update: Update) -> Any | None:
   if update.mask is not None:
     region = _inside(region)
   view = tpu_windows.at(ref, region.indices, region)
-  old = None
+  old: Any = None
   if update.is_load or update.reads or update.mask is not None:
     old = state_primitives.ref_get(view)
   if not update.is_load:

@@ -43,6 +43,9 @@ AtomicOp = semantics.AtomicOp
 Slice = compat.Slice
 Update = tpu_region.Update
 
+# Whether vectors change their element type with layout passes, too.
+HAS_BITCAST = hasattr(sc_core, "SparseCorePushStreamWarning")
+
 
 def integer_of(dtype) -> np.dtype:
   return np.dtype(f"int{8 * np.dtype(dtype).itemsize}")
@@ -65,7 +68,7 @@ def scalar_of(word: Any, dtype) -> Any:
 def bitcast(x: Any, dtype) -> Any:
   """A vector of words as packed elements, or the other way round."""
   # Drop the other branch once jax >= 0.12.
-  if hasattr(sc_core, "SparseCorePushStreamWarning"):
+  if HAS_BITCAST:
     return pltpu.bitcast(x, dtype, dim=-1)
   from jax.experimental.pallas import tpu_sc as plsc
 

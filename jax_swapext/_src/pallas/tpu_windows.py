@@ -79,18 +79,23 @@ class _Span:
   Attributes:
     start: Where the window starts.
     size: Its size.
-    offset: Where in it the box starts; 0 when it is the box itself.
+    place: Where in it the box starts; 0 when it is the box itself. A function
+      computes it where it is used, so that a load does not wait for it.
     box: The box's size.
   """
 
   start: Any
   size: int
-  offset: Any
+  place: Any
   box: int
 
   @property
+  def offset(self) -> Any:
+    return self.place() if callable(self.place) else self.place
+
+  @property
   def exact(self) -> bool:
-    return self.size == self.box and tpu_region.is_static(self.offset)
+    return self.size == self.box and tpu_region.is_static(self.place)
 
 
 def row_tile(memory: Memory, region: Region, dtype: Any) -> int:
@@ -174,8 +179,9 @@ def _span(
     return _Span(0, extent, start, size)
   clamp = padded - window if size > 1 or masked else None
   aligned = _aligned(start, tile, clamp)
-  offset = start - aligned if clamp is not None else start & np.int32(tile - 1)
-  return _Span(aligned, window, offset, size)
+  if clamp is not None:
+    return _Span(aligned, window, start - aligned, size)
+  return _Span(aligned, window, lambda: start & np.int32(tile - 1), size)
 
 
 class Window:
@@ -293,11 +299,11 @@ class Window:
     scalar = not self.box_shape
     if scalar:
       w = tpu_values.widen(w)
-    for k, d in enumerate(self.kept):
+    offsets = [self.spans[d].offset for d in self.kept]
+    for k, (d, offset) in enumerate(zip(self.kept, offsets, strict=True)):
       span = self.spans[d]
       if span.exact:
         continue
-      offset = span.offset
       if tpu_region.is_static(offset):
         w = lax.slice_in_dim(w, int(offset), int(offset) + span.box, axis=k)
         continue

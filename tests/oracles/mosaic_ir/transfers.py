@@ -147,7 +147,8 @@ def _scatter(core, op, values, refs, indices, mask):
     k = tuple(k)
     x = value[k]
     if op.attrs.get("add"):
-      x = (ref.read(addresses[k]) + x).astype(ref.dtype)
+      with np.errstate(all="ignore"):
+        x = (ref.read(addresses[k]) + x).astype(ref.dtype)
     ref.write(addresses[k], x)
 
 
