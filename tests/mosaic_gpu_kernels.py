@@ -245,6 +245,8 @@ def refused_form(op, form, semantics, warp, space):
           ref, index = ref.reshape(127, 43), (slice(0, 43), slice(0, 31))
         case "view as a dtype of another width":
           ref = ref.bitcast(jnp.int16)
+        case "multicast view":
+          ref, index = plgpu.multicast_ref(ref, "device"), pl.ds(0, 32)
         case "integer arrays in a view":
           ref, index = ref.at[jnp.zeros((64,), jnp.int32)], pl.ds(0, 32)
       n_values = {"load": 0, "atomic_cas": 2}.get(op, 1)
@@ -490,6 +492,43 @@ def masked_by_hand(semantics):
                     jax.ShapeDtypeStruct((128,), jnp.int32)]
 
 
+def accumulate(semantics, space, warp):
+  """Atomic updates whose old values nobody wants."""
+  def accumulate_body(x_ref, o_ref, s_ref):
+    def run():
+      jsx.atomic_add(
+          s_ref if space == "smem" else o_ref, None, jsx.load(x_ref))
+    if warp:
+      in_warp(run)
+    else:
+      run()
+    if space == "smem":
+      jsx.store(o_ref, None, jsx.load(s_ref))
+  x = jax.ShapeDtypeStruct((128,), jnp.int32)
+  return make_kernel(accumulate_body, x, semantics=semantics, scratch_types=[
+      plgpu.SMEM((128,), jnp.int32)]), [x]
+
+
+def atomics(semantics, space, dtype):
+  """Every atomic operation that the dtype has, old values wanted."""
+  dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
+  names = ["xchg", "cas", "add", "max", "min"]
+  if dtype.kind in "iu":
+    names += ["and", "or", "xor"]
+  def atomics_body(x_ref, o_ref, s_ref):
+    def run():
+      x = jsx.load(x_ref)
+      for i, name in enumerate(names):
+        values = (x, x) if name == "cas" else (x,)
+        ref = s_ref if space == "smem" else o_ref.at[len(names)]
+        jsx.store(o_ref, i, getattr(jsx, f"atomic_{name}")(ref, None, *values))
+    in_warp(run)
+  spec = jax.ShapeDtypeStruct
+  return make_kernel(
+      atomics_body, spec((len(names) + 1, 32), dtype), semantics=semantics,
+      scratch_types=[plgpu.SMEM((32,), dtype)]), [spec((32,), dtype)]
+
+
 class _Stock:
   """The accesses in stock syntax, under the names of ours."""
 
@@ -668,6 +707,24 @@ def planted_race(semantics, interpret=False):
                          plgpu.SMEM((32,), jnp.int32)]), [spec]
 
 
+def odd_old_values(semantics):
+  """Arithmetic on the old values of an atomic on 33 elements, in each warp."""
+  def odd_old_values_body(x_ref, most_ref, sum_ref, s_ref):
+    def one_warp():
+      w = lax.axis_index("warp")
+      jsx.store(s_ref, w, jsx.load(x_ref, w))
+      old = jsx.atomic_add(s_ref, w, jnp.ones((33,), jnp.int32))
+      jsx.store(most_ref, w, jnp.max(old))
+      jsx.store(sum_ref, w, jnp.sum(old + jsx.load(s_ref, w)))
+    pl.kernel(one_warp, mesh=plgpu.WarpMesh(axis_name="warp"))()
+  spec = jax.ShapeDtypeStruct
+  each = spec((4,), jnp.int32)
+  return make_kernel(
+      odd_old_values_body, [each, each], semantics=semantics,
+      scratch_types=[plgpu.SMEM((4, 33), jnp.int32)]), [
+          spec((4, 33), jnp.int32)]
+
+
 def bulk_store_from_warp(semantics, commit=True):
   """A warp fills SMEM and copies it out, the fence in between."""
   from jax_swapext import mosaic_gpu as jsx_gpu
@@ -737,6 +794,30 @@ def cluster(semantics, warp, op):
       grid_names=("block",), cluster=(2,), cluster_names=("cluster",),
       scratch_types=[plgpu.SMEM((128,), jnp.float32), barrier, barrier]), [
           x, spec((64,), jnp.float32), spec((64,), jnp.bool_)]
+
+
+def peer_device(semantics, op, warp):
+  """An access to the output of the other one of two devices."""
+  def peer_device_body(x_ref, m_ref, o_ref):
+    other = 1 - lax.axis_index("device")
+    peer = plgpu.remote_ref(
+        o_ref, other, device_id_type=pl.DeviceIdType.LOGICAL)
+    def run():
+      x, mask = jsx.load(x_ref), jsx.load(m_ref)
+      match op:
+        case "load":
+          jsx.store(o_ref, None, jsx.load(peer, mask=mask))
+        case "store":
+          jsx.store(peer, None, x, mask=mask)
+        case "atomic_add":
+          jsx.atomic_add(peer, None, x, mask=mask)
+    if warp:
+      in_warp(run)
+    else:
+      run()
+  x = jax.ShapeDtypeStruct((128,), jnp.float32)
+  return make_kernel(peer_device_body, x, semantics=semantics), [
+      x, jax.ShapeDtypeStruct((128,), jnp.bool_)]
 
 
 def _tiled_smem(shape, dtype, swizzle):

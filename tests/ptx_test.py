@@ -313,7 +313,7 @@ class HandWrittenTest(parameterized.TestCase):
       ("ld.global.u32 %r5, [0];", "out of bounds: global"),
       ("setp.eq.u32 %p1, %r1, 3; @%p1 bar.sync 1, 64;", "deadlock"),
       ("LOOP: bra LOOP;", "still running"),
-      ("wgmma.fence.sync.aligned;", "unsupported instruction: wgmma"),
+      ("tcgen05.wait::ld.sync.aligned;", "unsupported instruction: tcgen05"),
       ("mbarrier.arrive.shared.b64 _, [%r2];", "no mbarrier"),
   )
   def test_mistake_is_named(self, body, message):

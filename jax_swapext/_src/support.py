@@ -278,16 +278,28 @@ _IN_WORDS = (
 )
 _REPLICAS = {
     "warp": (
-        "scalars, and sizes that 32 does not divide: several lanes hold an"
+        "Scalars, and sizes that 32 does not divide: several lanes hold an"
         " element, under Warpgroup lowering up to all of them every one, so"
-        " swap waits at a barrier of the warp"
+        " swap waits at a barrier of the warp."
     ),
     "warpgroup": (
-        "scalars, and sizes that 128 does not divide: several threads hold an"
+        "Scalars, and sizes that 128 does not divide: several threads hold an"
         " element, so swap waits at a barrier of the warpgroup; integer arrays"
         " mixed with slices take 32 bytes of shared memory per index, and masks"
         " of values that are not 32 bits wide 8 per element under Lane"
-        " lowering, in units of 1 KiB"
+        " lowering, in units of 1 KiB."
+    ),
+}
+_ELSEWHERE = {
+    "SMEM": (
+        "Also another block's, by plgpu.cluster_ref. Tiling and swizzle are"
+        " followed, declared or inferred; but under Warpgroup lowering scalar"
+        " stores, and in warpgroup code scalar loads, are stock's, whose layout"
+        " pass rejects them where it has to infer any."
+    ),
+    "GMEM": (
+        "Also another device's, by plgpu.remote_ref, compiled but not run;"
+        ' atomics of that device itself need scope="system".'
     ),
 }
 _OLD_VALUES = {
@@ -313,11 +325,6 @@ def _mosaic_gpu(code: str, memory: str) -> list[Row]:
   place = f"Mosaic GPU, {code} code"
   one = "one instruction per element"
   small = f"8- and 16-bit elements {_IN_WORDS}"
-  tiling = "" if memory == "GMEM" else (
-      " Tiling and swizzle are followed, declared or inferred; but scalar loads"
-      " and stores under Warpgroup lowering are stock's, whose layout pass"
-      " rejects them where it has to infer any."
-  )
 
   def refused(operations, form, note):
     # One row for all dtypes that an operation takes elsewhere.
@@ -337,7 +344,7 @@ def _mosaic_gpu(code: str, memory: str) -> list[Row]:
       moves=(
           "vector instructions where the start is known to be aligned, else one"
           " per element; a mask predicates them; what stock supports is"
-          f" stock's. {_REPLICAS[code]}.{tiling}"
+          f" stock's. {_REPLICAS[code]} {_ELSEWHERE[memory]}"
       ),
       exchanges=f"{one}; {_IN_ORDER}; {small}; {_OLD_VALUES[code]}",
       adds=(
@@ -364,6 +371,11 @@ def _mosaic_gpu(code: str, memory: str) -> list[Row]:
               REF_OPERATIONS, "integer arrays in a view",
               "combine the two indices into one",
           ),
+          *(refused(
+              REF_OPERATIONS, "multicast view",
+              "use plgpu.multimem_store or plgpu.multimem_load_reduce, or"
+              " plgpu.remote_ref for each device",
+          ) if memory == "GMEM" else ()),
       ),
   )
 

@@ -198,10 +198,12 @@ class Compiler:
   Args:
     target: "h200" or "b200".
     environment: more variables for the child.
+    devices: how many run the function, along a mesh axis named "device". What
+      is compiled for more than one cannot be run.
   """
 
-  def __init__(self, target: str = "h200", environment=None):
-    self._target = target
+  def __init__(self, target: str = "h200", environment=None, devices: int = 1):
+    self._target, self._devices = target, devices
     self._environment = environment or {}
     self._child: subprocess.Popen | None = None
 
@@ -216,7 +218,8 @@ class Compiler:
             os.environ.get("PYTHONPATH")])])
     self._log = tempfile.TemporaryFile()
     self._child = subprocess.Popen(
-        [sys.executable, "-W", "ignore", __file__, self._target],
+        [sys.executable, "-W", "ignore", __file__, self._target,
+         str(self._devices)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log,
         env=environment)
 
@@ -309,12 +312,14 @@ def target_config(target: str) -> str:
 
 
 @functools.cache
-def _device(target: str):
+def _mesh(target: str, devices: int):
+  import jax
   from jax.experimental import topologies
+  shape = f"1x1x{devices}"
   topology = topologies.get_topology_desc(
-      "1x1x1", platform="cuda", target_config=target_config(target),
-      topology="1x1x1")
-  return topology.devices[0]
+      shape, platform="cuda", target_config=target_config(target),
+      topology=shape)
+  return jax.sharding.Mesh(np.array(topology.devices), ("device",))
 
 
 def _kernel_call(lowered):
@@ -361,19 +366,26 @@ def _item_name(element) -> str:
 _texts: dict[str, tuple[str, str, str]] = {}
 
 
-def _compile_here(target, path, qualname, args, kwargs):
+def _compile_here(target, devices, path, qualname, args, kwargs):
   import jax
   builder = _load(path)
   for name in qualname.split("."):
     builder = getattr(builder, name)
   function, specs = builder(*args, **kwargs)
-  device = jax.sharding.SingleDeviceSharding(_device(target))
-  specs = [jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=device)
+  mesh = _mesh(target, devices)
+  sharding = jax.sharding.SingleDeviceSharding(mesh.devices[0])
+  if devices > 1:
+    whole = jax.sharding.PartitionSpec()
+    sharding = jax.sharding.NamedSharding(mesh, whole)
+    function = jax.shard_map(function, mesh=mesh, in_specs=whole,
+                             out_specs=whole, check_vma=False)
+  specs = [jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding)
            for s in specs]
   with tempfile.TemporaryDirectory() as folder:
     os.environ["MOSAIC_GPU_DUMP_TO"] = folder
     lowered = jax.jit(function).trace(*specs).lower()
-    key, *call = _kernel_call(lowered)
+    key, *call = _kernel_call(lowered) if devices == 1 else (
+        None, (), (), {}, ())
     lowered.compile()
     texts = []
     for suffix in ("ptx", "ll", "ptxas"):
@@ -385,7 +397,7 @@ def _compile_here(target, path, qualname, args, kwargs):
   return (*_texts[key], f"sm_{_ARCHITECTURES[target]}0a", *call)
 
 
-def _serve(target: str):
+def _serve(target: str, devices: int):
   replies = os.fdopen(os.dup(1), "wb")
   os.dup2(2, 1)  # The compiler prints to the standard output.
   requests = sys.stdin.buffer
@@ -395,11 +407,11 @@ def _serve(target: str):
     except EOFError:
       return
     try:
-      reply = ("kernel", *_compile_here(target, *request))
+      reply = ("kernel", *_compile_here(target, devices, *request))
     except Exception as error:
       reply = ("error", type(error).__name__, str(error))
     _send(replies, reply)
 
 
 if __name__ == "__main__":
-  _serve(sys.argv[1])
+  _serve(sys.argv[1], int(sys.argv[2]))

@@ -203,10 +203,10 @@ def _if(request, predicate, one, otherwise):
 
 def _in_turn(request, lanes, updates, ty, count, turn_of):
   """Updates one turn after the other, a barrier between; gives old values."""
-  constant = lambda n: gpu_ir.to_value(n)
-  turns = [constant(turn_of(index)) for index, _, _ in updates]
+  turns = [gpu_ir.to_value(turn_of(index)) for index, _, _ in updates]
   none = [gpu_ir.zero(ty)] * len(updates) if request.reads else []
-  loop: Any = scf.ForOp(constant(0), constant(count), constant(1), none)
+  first, end, step = map(gpu_ir.to_value, (0, count, 1))
+  loop: Any = scf.ForOp(first, end, step, none)
   with ir.InsertionPoint(loop.body):
     old = list(loop.inner_iter_args) or [None] * len(updates)
     for i, (_, predicate, one) in enumerate(updates):

@@ -222,10 +222,19 @@ def split(transforms, avals):
           pick(transforms, False), pick(avals, False))
 
 
-def resolve_places(ctx, ref_aval, ref, places, place_avals):
-  """The memref of the memory that is meant, and its aval."""
-  if not places:
-    return ref, ref_aval
+def resolve_places(name: str, ctx, ref_aval, ref, places, place_avals):
+  """The memref of the memory that is meant, and its aval.
+
+  Raises:
+    NotImplementedError: no one memory is meant.
+  """
+  if any(isinstance(t, gpu_core.MulticastRef) for t in places):
+    raise NotImplementedError(
+        f"{name}: wanted a Ref in the memory of one device, got a multicast "
+        "one, which the hardware accesses by instructions of their own. Use "
+        "plgpu.multimem_store or plgpu.multimem_load_reduce, or "
+        "plgpu.remote_ref for each device."
+    )
   ref, ref_aval, rest = lowering._handle_transforms(
       ctx, ref_aval, ref, place_avals, places, allow_peer_refs=True
   )

@@ -162,7 +162,8 @@ def _lower(ctx, request: Request, ref, leaves, tree):
         "plgpu.async_store_tmem."
     )
   if request.op is not None and request.scope is None:
-    request = dataclasses.replace(request, scope=_scope_of(ctx, ref))
+    scope = _scope_of(ctx, ref, tree.unflatten(leaves).transforms)
+    request = dataclasses.replace(request, scope=scope)
   site = Site(
       request, tree, ref_aval, tuple(ctx.avals_in[1:]),
       gpu_dialect.is_warp(ctx), ctx.module_ctx.auto_barriers,
@@ -175,7 +176,7 @@ def _lower(ctx, request: Request, ref, leaves, tree):
     return _call_stock(ctx, ref, leaves, site)
   if places:
     ref, ref_aval = gpu_view.resolve_places(
-        ctx, ref_aval, ref, places, place_avals
+        name, ctx, ref_aval, ref, places, place_avals
     )
     site = dataclasses.replace(site, ref_aval=ref_aval)
   region = site.region()
@@ -194,8 +195,13 @@ def _lower(ctx, request: Request, ref, leaves, tree):
     return _lower_warpgroup(ctx, site, region, ref, leaves, extra, transforms)
 
 
-def _scope_of(ctx, ref) -> str:
-  """The threads of a device that can reach the Ref's memory."""
+def _scope_of(ctx, ref, transforms) -> str:
+  """The threads that can reach the Ref's memory.
+
+  Those of other devices count only where the Ref is seen to be another's.
+  """
+  if any(isinstance(t, gpu_core.PeerMemRef) for t in transforms):
+    return "system"
   if not gpu_dialect.is_smem(ref):
     return "device"
   return "block" if math.prod(ctx.launch_ctx.cluster_size) == 1 else "cluster"
