@@ -22,9 +22,11 @@ from __future__ import annotations
 
 import jax
 from jax import lax
+from jax._src.lib.mlir import ir
 from jax._src.pallas.mosaic import core as tpu_core
 from jax._src.pallas.mosaic import lowering
 from jax._src.pallas.mosaic import sc_core
+from jax._src.pallas.mosaic import sc_lowering
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
@@ -53,7 +55,8 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
   ref_aval = ctx.avals_in[0]
   avals = tree.unflatten(ctx.avals_in[1:])
   count = len(jax.tree.leaves(avals.transforms))
-  leaves = [*map(tpu_lowering.static_leaf, leaves[:count]), *leaves[count:]]
+  in_module = tree.unflatten(leaves)
+  leaves = [*map(tpu_lowering.constant_leaf, leaves[:count]), *leaves[count:]]
   access = tree.unflatten(leaves)
   multiples = map(tpu_lowering.known_multiple, leaves[:count])
   known = tpu_lowering.known_by_id(leaves[:count], multiples)
@@ -72,10 +75,7 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
     and update.mask is None
     and not update.name.startswith("atomic")
   ):
-    value = None if update.is_load else (access.operands[0], avals.operands[0])
-    return tpu_lowering.lower_stock(
-      ctx, ref, access.transforms, avals.transforms, update, value, None
-    )
+    return _lower_stock(ctx, ref, in_module, avals, update)
   if space == "smem":
     return _lower_smem(
       prim, ctx, ref, leaves, access, avals, update, region, tree, params
@@ -93,6 +93,9 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
       "Copy the block with pltpu.sync_copy, and add to shared memory with"
       " pltpu.async_copy(..., add=True).",
     )
+  from_stock = params.get("stock") is not None
+  if region is None and from_stock and _is_plain(update):
+    return _lower_stock(ctx, ref, in_module, avals, update)
   if region is None:
     raise sc_indexed.refuse(
       update,
@@ -100,13 +103,15 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
       "an indexed access takes one index",
       "Combine the indices into one.",
     )
-  if _is_plain(update) and dtype.itemsize < 4 and dtype != np.dtype(bool):
+  packed = dtype.itemsize < 4 and dtype != np.dtype(bool)
+  # Whoever wrote stock syntax gets what that gives.
+  if _is_plain(update) and packed and not from_stock:
     _check_packed(ctx, region, dtype, update)
   if _is_stock(region, dtype, update, ctx):
-    value = None if update.is_load else (access.operands[0], avals.operands[0])
-    return tpu_lowering.lower_stock(
-      ctx, ref, access.transforms, avals.transforms, update, value, None
-    )
+    return _lower_stock(ctx, ref, in_module, avals, update)
+  if _is_stock_add(region, dtype, update, params, ctx):
+    _lower_stock_add(ctx, ref, in_module, avals)
+    return []
   if dtype.itemsize != 4 or dtype == np.dtype(bool):
     raise sc_indexed.refuse(
       update,
@@ -119,6 +124,33 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
   )
 
 
+def _lower_stock(ctx, ref, access, avals, update: Update):
+  """Calls the stock rule, which wants every index in the module."""
+  if not update.is_load:
+    _move_before_indices(access.operands[0], access.transforms)
+  value = None if update.is_load else (access.operands[0], avals.operands[0])
+  return tpu_lowering.lower_stock(
+    ctx, ref, access.transforms, avals.transforms, update, value, None
+  )
+
+
+def _move_before_indices(value, transforms) -> None:
+  """Puts a constant where JAX puts that of an operand before the indices."""
+
+  def constant(x):
+    if isinstance(x.owner, ir.Block) or x.owner.name != "arith.constant":
+      return None
+    return x.owner.operation
+
+  if (stored := constant(value)) is None:
+    return
+  for index in jax.tree.leaves(transforms):
+    at = constant(index)
+    if at and at.block == stored.block and at.is_before_in_block(stored):
+      stored.move_before(at)
+      return
+
+
 def _is_plain(update: Update) -> bool:
   """Whether the access is one that stock syntax has."""
   atomic = update.name.startswith("atomic")
@@ -126,8 +158,35 @@ def _is_plain(update: Update) -> bool:
   return not (atomic or other) and update.mask is None
 
 
+def _is_stock_add(region: Region, dtype, update: Update, params, ctx) -> bool:
+  """Whether this was a `plsc.addupdate` that stock lowers."""
+  from jax._src.pallas.mosaic import sc_primitives
+
+  if params.get("stock") is not sc_primitives.swap_p:
+    return False
+  return _is_stock_window(region, dtype, ctx)
+
+
+def _lower_stock_add(ctx, ref, access, avals) -> None:
+  [value], [value_aval] = access.operands, avals.operands
+  _move_before_indices(value, access.transforms)
+  leaves, tree = jax.tree.flatten(access.transforms)
+  ctx = ctx.replace(
+    avals_in=[ctx.avals_in[0], value_aval, *jax.tree.leaves(avals.transforms)],
+    avals_out=[value_aval],
+    block_shapes=[ctx.block_shapes[0], None, *[None] * len(leaves)],
+  )
+  sc_lowering._store_lowering_rule(
+    ctx, ref, value, None, *leaves, tree=tree, add=True, compress=False
+  )
+
+
 def _is_stock(region: Region, dtype, update: Update, ctx) -> bool:
-  if not _is_plain(update) or region.int_shape or not region.slices:
+  return _is_plain(update) and _is_stock_window(region, dtype, ctx)
+
+
+def _is_stock_window(region: Region, dtype, ctx) -> bool:
+  if region.int_shape or not region.slices:
     return False
   if dtype == np.dtype(bool):
     return False
@@ -420,9 +479,9 @@ def _register() -> None:
     def rule(ctx, ref, *leaves, prim=prim, **params):
       return _lower(prim, ctx, ref, *leaves, **params)
 
-    lowering.register_lowering_rule(
-      prim, kernel_types=[_VECTOR, _SCALAR], ensure_mlir_values=False
-    )(rule)
+    lowering.register_lowering_rule(prim, kernel_types=[_VECTOR, _SCALAR])(
+      rule
+    )
 
 
 _register()
