@@ -180,7 +180,6 @@ class Rewritten(NamedTuple):
     access: of variables, in place of arrays.
     params: of the primitive, but `tree` and `stock`.
     has_out: whether it has the result that the stock equation had.
-    before: equations that make operands of what the stock equation had.
   """
 
   primitive: Any
@@ -188,7 +187,6 @@ class Rewritten(NamedTuple):
   access: access_lib.Access
   params: dict[str, Any]
   has_out: bool
-  before: Sequence[Any] = ()
 
 
 # From a stock primitive to a function of an equation and of whether its result
@@ -225,9 +223,7 @@ def _rewrite_cached(jaxpr, laid_out):
 def _rewrite(jaxpr, laid_out):
   used = {id(v) for eqn in jaxpr.eqns for v in eqn.invars}
   used.update(map(id, jaxpr.outvars))
-  eqns = []
-  for eqn in jaxpr.eqns:
-    eqns += _rewrite_eqn(eqn, used, laid_out)
+  eqns = [_rewrite_eqn(eqn, used, laid_out) for eqn in jaxpr.eqns]
   if all(new is old for new, old in zip(eqns, jaxpr.eqns)):
     return None
   return compat.replace_eqns(jaxpr, eqns)
@@ -235,21 +231,20 @@ def _rewrite(jaxpr, laid_out):
 
 def _rewrite_eqn(eqn, used, laid_out):
   if (rule := rewrites.get(eqn.primitive)) is None:
-    return [_rewrite_params(eqn, laid_out)]
+    return _rewrite_params(eqn, laid_out)
   if laid_out and _may_be_part_of_tile(eqn):
-    return [eqn]
+    return eqn
   new = rule(eqn, any(id(v) in used for v in eqn.outvars))
   if new is None:
-    return [eqn]
+    return eqn
   leaves, tree = jax.tree.flatten(new.access)
-  ours = compat.replace_eqn(
+  return compat.replace_eqn(
       eqn,
       new.primitive,
       [new.ref, *leaves],
       eqn.outvars if new.has_out else [],
       dict(new.params, tree=tree, stock=eqn.primitive),
   )
-  return [*new.before, ours]
 
 
 def _rewrite_params(eqn, laid_out):
@@ -302,31 +297,6 @@ def _may_be_part_of_tile(eqn) -> bool:
   return size % 128 != 0 and size % 8 == 0
 
 
-def inlined(
-    eqn: Any, fun: Callable[..., Sequence[jax.Array]], *atoms: Any
-) -> tuple[list[Any], list[Any]]:
-  """Equations that compute a function of an equation's operands.
-
-  Args:
-    eqn: the equation, whose source line and scope they get.
-    fun: takes and returns arrays; no Refs.
-    *atoms: its arguments, variables and literals.
-
-  Returns:
-    The equations, and the variables of their results.
-  """
-  jaxpr = jax.make_jaxpr(fun)(*(a.aval for a in atoms))
-  names = {id(v): a for v, a in zip(jaxpr.jaxpr.invars, atoms, strict=True)}
-  eqns = [
-      e.replace(
-          invars=[names.get(id(v), v) for v in e.invars],
-          source_info=eqn.source_info, ctx=eqn.ctx,
-      )
-      for e in jaxpr.jaxpr.eqns
-  ]
-  return eqns, [names.get(id(v), v) for v in jaxpr.jaxpr.outvars]
-
-
 # ## Stock accesses
 
 _SPACES = frozenset(
@@ -361,6 +331,11 @@ def is_ordinary(ref: Any, transforms: Sequence[Any], op: Any = None) -> bool:
   except TypeError:
     return False
   return True
+
+
+def has_region_shape(mask: Any, ref: Any, transforms: Sequence[Any]) -> bool:
+  """Whether there is no mask, or one that needs no broadcast."""
+  return mask is None or mask.aval.shape == view_aval(ref, transforms).shape
 
 
 def view_aval(ref: Any, transforms: Sequence[Any]) -> jax.core.ShapedArray:

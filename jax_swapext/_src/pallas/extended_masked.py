@@ -11,70 +11,38 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""`extended` for the masked loads and stores of Pallas."""
+"""`extended` for the masked loads and stores of Pallas.
+
+Only Triton takes an `other`, a mask to be broadcast and the hints for caches:
+such an access is for it, and lowers there.
+"""
 
 from __future__ import annotations
 
-from jax import lax
 from jax._src.pallas import primitives as pallas_primitives
 from jax_swapext._src import access as access_lib
 from jax_swapext._src import extended
-from jax_swapext._src import indexing
 from jax_swapext._src import load
 from jax_swapext._src import swap
 
+Access = access_lib.Access
 Rewritten = extended.Rewritten
-
-
-def to_region(eqn, ref, transforms, mask, operand, name):
-  """A mask and an operand of the region's type, and the equations for that.
-
-  Args:
-    eqn: the stock equation.
-    ref: the variable of its Ref.
-    transforms: of variables.
-    mask: a variable that broadcasts to the region, or None.
-    operand: the same.
-    name: the operation, for error messages.
-
-  Returns:
-    The new mask, the new operand, and a list of equations.
-  """
-  region = extended.view_aval(ref, transforms)
-
-  def spread(x, dtype):
-    if x.dtype != dtype:
-      x = lax.convert_element_type(x, dtype)
-    return indexing.broadcast(name, "an operand", x, region.shape)
-
-  eqns = []
-  given = []
-  for x, dtype in ((mask, bool), (operand, region.dtype)):
-    if x is not None and (x.aval.shape, x.aval.dtype) != (region.shape, dtype):
-      more, [x] = extended.inlined(
-          eqn, lambda x, dtype=dtype: [spread(x, dtype)], x
-      )
-      eqns += more
-    given.append(x)
-  return *given, eqns
 
 
 def _masked_load(eqn, used):
   del used
   params = eqn.params
   if params["cache_modifier"] or params["eviction_policy"]:
-    return None  # Hints that Triton alone takes.
-  if params["is_volatile"]:
     return None
   ref, transforms, mask, other = params["args_tree"].unflatten(eqn.invars)
+  if params["is_volatile"] or other is not None:
+    return None
   if not extended.is_ordinary(ref, transforms):
     return None
-  if mask is None:
-    other = None
-  mask, other, eqns = to_region(eqn, ref, transforms, mask, other, "load")
-  operands = () if other is None else (other,)
-  access = access_lib.Access(tuple(transforms), mask, operands)
-  return Rewritten(load.load_p, ref, access, {}, True, eqns)
+  if not extended.has_region_shape(mask, ref, transforms):
+    return None
+  access = Access(tuple(transforms), mask, ())
+  return Rewritten(load.load_p, ref, access, {}, True)
 
 
 def _masked_swap(eqn, used):
@@ -83,9 +51,10 @@ def _masked_swap(eqn, used):
   ref, transforms, value, mask = eqn.params["args_tree"].unflatten(eqn.invars)
   if not extended.is_ordinary(ref, transforms):
     return None
-  mask, _, eqns = to_region(eqn, ref, transforms, mask, None, "swap")
-  access = access_lib.Access(tuple(transforms), mask, (value,))
-  return Rewritten(swap.swap_p, ref, access, {"need_old": used}, used, eqns)
+  if not extended.has_region_shape(mask, ref, transforms):
+    return None
+  access = Access(tuple(transforms), mask, (value,))
+  return Rewritten(swap.swap_p, ref, access, {"need_old": used}, used)
 
 
 extended.rewrites[pallas_primitives.load_p] = _masked_load

@@ -20,7 +20,6 @@ from jax_swapext._src import access as access_lib
 from jax_swapext._src import atomic_rmw
 from jax_swapext._src import extended
 from jax_swapext._src import semantics
-from jax_swapext._src.pallas import extended_masked
 
 
 def _atomic_rmw(eqn, used):
@@ -29,13 +28,12 @@ def _atomic_rmw(eqn, used):
   op = semantics.AtomicOp(kind.value)
   if not extended.is_ordinary(ref, transforms, op):
     return None
-  mask, _, before = extended_masked.to_region(
-      eqn, ref, transforms, mask, None, f"atomic_{op.value}"
-  )
+  if not extended.has_region_shape(mask, ref, transforms):
+    return None
   access = access_lib.Access(tuple(transforms), mask, (value,))
   params = extended.atomic_params(op, sem="acq_rel", need_old=used)
   return extended.Rewritten(
-      atomic_rmw.atomic_rmw_p, ref, access, params, used, before
+      atomic_rmw.atomic_rmw_p, ref, access, params, used
   )
 
 
