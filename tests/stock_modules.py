@@ -34,14 +34,18 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import tpu_sc as plsc
 from jax.experimental.pallas import triton as pltriton
-from jax.experimental.pallas.ops.gpu import rms_norm
-from jax.experimental.pallas.ops.gpu import softmax
-from jax.experimental.pallas.ops.tpu import flash_attention
-from jax.experimental.pallas.ops.tpu import matmul
-from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm
 import jax.numpy as jnp
 from oracles import mosaic_ir
 import stock_gpu_corpus
+
+with warnings.catch_warnings():
+  # JAX keeps its example kernels elsewhere now; these are examples.
+  warnings.filterwarnings("ignore", ".* is deprecated", DeprecationWarning)
+  from jax.experimental.pallas.ops.gpu import rms_norm
+  from jax.experimental.pallas.ops.gpu import softmax
+  from jax.experimental.pallas.ops.tpu import flash_attention
+  from jax.experimental.pallas.ops.tpu import matmul
+  from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm
 
 _F32 = jnp.float32
 
