@@ -200,11 +200,21 @@ AccumEffect = _state_types.AccumEffect
 
 def replace_eqn(
     eqn: Any, primitive: Any, invars: Sequence[Any], outvars: Sequence[Any],
-    params: dict[str, Any],
+    params: dict[str, Any], effects: set[Any] | None = None,
 ) -> Any:
-  """An equation in the place of another: with its line, scope and context."""
-  _, effects = primitive.abstract_eval(*(v.aval for v in invars), **params)
-  effects = _core.resolve_input_effects(effects, invars)
+  """An equation in the place of another: with its line, scope and context.
+
+  Args:
+    eqn: the other one.
+    primitive: of the new one, as are all that follow.
+    invars: its operands.
+    outvars: its results.
+    params: its parameters.
+    effects: its effects, on variables; asks the primitive if left out.
+  """
+  if effects is None:
+    _, effects = primitive.abstract_eval(*(v.aval for v in invars), **params)
+    effects = _core.resolve_input_effects(effects, invars)
   return eqn.replace(list(invars), list(outvars), primitive, params, effects)
 
 

@@ -91,6 +91,13 @@ def extended[**P, R](kernel: Callable[P, R]) -> Callable[P, R]:
   return wrapper
 
 
+def undecorated(kernel: Callable[..., Any]) -> tuple[Callable[..., Any], bool]:
+  """The function under the decorator, and whether there was one."""
+  if getattr(kernel, _MARK, False):
+    return kernel.__wrapped__, True  # pyrefly: ignore[missing-attribute]
+  return kernel, False
+
+
 def _call(kernel, args, kwargs):
   structure: Any = None
 
@@ -238,12 +245,15 @@ def _rewrite_eqn(eqn, used, laid_out):
   if new is None:
     return eqn
   leaves, tree = jax.tree.flatten(new.access)
+  loads = new.primitive is load.load_p
+  effect = compat.ReadEffect if loads else compat.WriteEffect
   return compat.replace_eqn(
       eqn,
       new.primitive,
       [new.ref, *leaves],
       eqn.outvars if new.has_out else [],
       dict(new.params, tree=tree, stock=eqn.primitive),
+      {effect(new.ref)},
   )
 
 
@@ -308,11 +318,19 @@ _VIEWS = (
 )
 
 
-def is_ordinary(ref: Any, transforms: Sequence[Any], op: Any = None) -> bool:
+def is_ordinary(
+    ref: Any, transforms: Sequence[Any], dtype: Any, op: Any = None
+) -> bool:
   """Whether our rules know such a Ref, and views like this one.
 
   Semaphores, barriers, accumulators and tensor memory have accesses of their
   own, as have elements that share a byte.
+
+  Args:
+    ref: the Ref's variable.
+    transforms: of the access.
+    dtype: of what is accessed.
+    op: the atomic operation, if it is one.
   """
   if type(ref.aval) is not jax.ref.AbstractRef:
     return False
@@ -324,10 +342,13 @@ def is_ordinary(ref: Any, transforms: Sequence[Any], op: Any = None) -> bool:
     return False
   if not all(isinstance(d, int) for d in inner.shape):
     return False
-  if not all(isinstance(t, _VIEWS) for t in transforms):
-    return False
+  return all(isinstance(t, _VIEWS) for t in transforms) and _has(dtype, op)
+
+
+@functools.cache
+def _has(dtype, op) -> bool:
   try:
-    semantics.check_dtype("extended", view_aval(ref, transforms).dtype, op)
+    semantics.check_dtype("extended", dtype, op)
   except TypeError:
     return False
   return True
@@ -348,7 +369,7 @@ def _get(eqn, used):
   del used
   ref, *leaves = eqn.invars
   transforms = eqn.params["tree"].unflatten(leaves)
-  if not is_ordinary(ref, transforms):
+  if not is_ordinary(ref, transforms, eqn.outvars[0].aval.dtype):
     return None
   access = access_lib.Access(transforms, None, ())
   return Rewritten(load.load_p, ref, access, {}, True)
@@ -357,7 +378,7 @@ def _get(eqn, used):
 def _swap(eqn, used):
   ref, value, *leaves = eqn.invars
   transforms = eqn.params["tree"].unflatten(leaves)
-  if not is_ordinary(ref, transforms):
+  if not is_ordinary(ref, transforms, value.aval.dtype):
     return None
   access = access_lib.Access(transforms, None, (value,))
   return Rewritten(swap.swap_p, ref, access, {"need_old": used}, used)
@@ -368,7 +389,7 @@ def _addupdate(eqn, used):
   ref, value, *leaves = eqn.invars
   transforms = eqn.params["tree"].unflatten(leaves)
   op = semantics.AtomicOp.ADD
-  if not is_ordinary(ref, transforms, op):
+  if not is_ordinary(ref, transforms, value.aval.dtype, op):
     return None
   access = access_lib.Access(transforms, None, (value,))
   params = atomic_params(op)

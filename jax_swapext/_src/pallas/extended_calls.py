@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""`extend_everywhere`: where Pallas traces a kernel.
+"""Where Pallas traces a kernel, for `extended` and `extend_everywhere`.
 
 `pl.pallas_call` gives its kernel to one function to trace it; `pl.kernel`,
 `plgpu.kernel` and what is inside of them (`plgpu.WarpMesh`) to another.
@@ -30,9 +30,11 @@ _mpmd_map = mpmd._mpmd_map
 
 
 @functools.wraps(_trace_kernel_to_jaxpr)
-def _trace_extended(*args, **kwargs):
-  jaxpr, consts = _trace_kernel_to_jaxpr(*args, **kwargs)
-  if extended.is_everywhere():
+def _trace_extended(kernel, *args, **kwargs):
+  # A decorated kernel need not be evaluated a second time here.
+  kernel, decorated = extended.undecorated(kernel)
+  jaxpr, consts = _trace_kernel_to_jaxpr(kernel, *args, **kwargs)
+  if decorated or extended.is_everywhere():
     jaxpr = extended.rewrite(jaxpr)
   return jaxpr, consts
 

@@ -47,7 +47,7 @@ def _load(eqn, used):
   del used
   ref, *leaves = eqn.invars
   transforms = eqn.params["tree"].unflatten(leaves)
-  if not extended.is_ordinary(ref, transforms):
+  if not extended.is_ordinary(ref, transforms, eqn.outvars[0].aval.dtype):
     return None
   scalar = not extended.view_aval(ref, transforms).shape
   if scalar or _is_whole_warpgroups(ref, transforms):
@@ -61,7 +61,7 @@ def _store(eqn, used):
   del used
   ref, value, *leaves = eqn.invars
   transforms = eqn.params["tree"].unflatten(leaves)
-  if not extended.is_ordinary(ref, transforms):
+  if not extended.is_ordinary(ref, transforms, value.aval.dtype):
     return None
   scalar = math.prod(value.aval.shape) == 1
   if scalar or _is_whole_warpgroups(ref, transforms):
@@ -75,7 +75,7 @@ def _atomic_store(eqn, used):
   args_tree, kind = eqn.params["args_tree"], eqn.params["atomic_type"]
   ref, transforms, value = args_tree.unflatten(eqn.invars)
   op = AtomicOp(kind.value)
-  if not extended.is_ordinary(ref, transforms, op):
+  if not extended.is_ordinary(ref, transforms, value.aval.dtype, op):
     return None
   compares = op in (AtomicOp.MAX, AtomicOp.MIN)
   is_float = jnp.issubdtype(value.aval.dtype, jnp.floating)

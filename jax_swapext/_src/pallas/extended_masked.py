@@ -37,7 +37,7 @@ def _masked_load(eqn, used):
   ref, transforms, mask, other = params["args_tree"].unflatten(eqn.invars)
   if params["is_volatile"] or other is not None:
     return None
-  if not extended.is_ordinary(ref, transforms):
+  if not extended.is_ordinary(ref, transforms, eqn.outvars[0].aval.dtype):
     return None
   if not extended.has_region_shape(mask, ref, transforms):
     return None
@@ -49,7 +49,7 @@ def _masked_swap(eqn, used):
   if eqn.params["eviction_policy"]:
     return None
   ref, transforms, value, mask = eqn.params["args_tree"].unflatten(eqn.invars)
-  if not extended.is_ordinary(ref, transforms):
+  if not extended.is_ordinary(ref, transforms, value.aval.dtype):
     return None
   if not extended.has_region_shape(mask, ref, transforms):
     return None

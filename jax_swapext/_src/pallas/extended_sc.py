@@ -33,7 +33,7 @@ def _swap(eqn, used):
   ref, value, *leaves = eqn.invars
   transforms = params["tree"].unflatten(leaves)
   op = semantics.AtomicOp.ADD
-  if not extended.is_ordinary(ref, transforms, op):
+  if not extended.is_ordinary(ref, transforms, value.aval.dtype, op):
     return None
   access = access_lib.Access(tuple(transforms), None, (value,))
   return extended.Rewritten(

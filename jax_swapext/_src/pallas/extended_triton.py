@@ -26,7 +26,7 @@ def _atomic_rmw(eqn, used):
   args_tree, kind = eqn.params["args_tree"], eqn.params["atomic_type"]
   ref, transforms, value, mask = args_tree.unflatten(eqn.invars)
   op = semantics.AtomicOp(kind.value)
-  if not extended.is_ordinary(ref, transforms, op):
+  if not extended.is_ordinary(ref, transforms, value.aval.dtype, op):
     return None
   if not extended.has_region_shape(mask, ref, transforms):
     return None
