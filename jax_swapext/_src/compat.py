@@ -200,7 +200,7 @@ AccumEffect = _state_types.AccumEffect
 
 def replace_eqn(
     eqn: Any, primitive: Any, invars: Sequence[Any], outvars: Sequence[Any],
-    params: dict[str, Any], effects: set[Any] | None = None,
+    params: dict[str, Any], effects: Any = None,
 ) -> Any:
   """An equation in the place of another: with its line, scope and context.
 
@@ -236,5 +236,39 @@ def trace_thunk(fun: Callable[[], Any], named_after: Callable[..., Any]) -> Any:
   return jaxpr
 
 
-# `jax.core.eval_jaxpr` is deprecated, and the others do not keep source lines.
-eval_jaxpr = _core.eval_jaxpr
+def splice(jaxpr: Any) -> list[Any]:
+  """Does what a jaxpr with constants says, where this is called.
+
+  In a trace, `eval_jaxpr` would check each equation again, which takes as long
+  as the first time; here they move over as they are.
+  """
+  trace = _core.trace_ctx.trace
+  if type(trace) is not _pe.DynamicJaxprTrace or jaxpr.is_high:
+    return _core.eval_jaxpr(jaxpr, jaxpr.consts)
+  scope = _source_info_util.current_name_stack()
+  values = dict(zip(jaxpr.constvars, jaxpr.consts, strict=True))
+
+  def read(atom, source_info):
+    known = isinstance(atom, _core.Literal)
+    x = atom.val if known else values[atom]
+    return trace.to_jaxpr_tracer(x, source_info)
+
+  for eqn in jaxpr.eqns:
+    source_info = eqn.source_info.replace(
+        name_stack=scope + eqn.source_info.name_stack
+    )
+    place = {v: k for k, v in enumerate(eqn.invars) if type(v) is _core.Var}
+    effects = {
+        e.replace(place[e.input]) if hasattr(e, "input") else e
+        for e in eqn.effects
+    }
+    outs = trace.emit_eqn(
+        [read(v, source_info) for v in eqn.invars],
+        [v.aval for v in eqn.outvars],
+        eqn.primitive, eqn.params, effects, source_info, eqn.ctx,
+    )
+    values.update(zip(eqn.outvars, outs, strict=True))
+  return [
+      v.val if isinstance(v, _core.Literal) else values[v]
+      for v in jaxpr.outvars
+  ]

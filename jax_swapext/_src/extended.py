@@ -114,7 +114,7 @@ def _call(kernel, args, kwargs):
     return [x for t, x in zip(traced, leaves) if t]
 
   jaxpr = rewrite(compat.trace_thunk(thunk, kernel))
-  outs = iter(compat.eval_jaxpr(jaxpr, jaxpr.consts))
+  outs = iter(compat.splice(jaxpr))
   tree, traced, kept = structure
   return tree.unflatten(
       next(outs) if t else x for t, x in zip(traced, kept)
