@@ -29,6 +29,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import tpu_sc as plsc
 from jax.experimental.pallas import triton as pltriton
 import jax.numpy as jnp
+from jax_swapext._src.pallas import mosaic_sc
 import numpy as np
 
 NUMBERS = np.array([3, 5, 2, 7, 1, 6, 4, 0], np.int32)
@@ -309,8 +310,7 @@ def vector_kernel(body, decorate, n=64, **kwargs):
     if "interpret" in kwargs:
       pltpu.sync_copy(o, o_hbm)
     else:
-      # A stream out of VMEM needs no semaphore, and JAX warns of one.
-      pltpu.async_copy(o, o_hbm, None).wait()
+      mosaic_sc._push(o, o_hbm)
 
   words = jax.ShapeDtypeStruct((n,), jnp.float32)
   return pl.kernel(

@@ -35,6 +35,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import tpu_sc as plsc
 from jax.experimental.pallas import triton as pltriton
 import jax.numpy as jnp
+from jax_swapext._src.pallas import mosaic_sc
 from oracles import mosaic_ir
 import stock_gpu_corpus
 
@@ -260,7 +261,7 @@ def _subcore(body):
       def kernel(x_hbm, o_hbm, x, o, s):
         pltpu.sync_copy(x_hbm, x)
         body(x, o, s)
-        pltpu.async_copy(o, o_hbm, None).wait()
+        mosaic_sc._push(o, o_hbm)
 
       return pl.kernel(
         kernel, out_type=_spec((64,)), mesh=mesh, scratch_types=scratch

@@ -20,6 +20,9 @@ touch nothing else; scalars in SMEM by the scalar unit.
 
 from __future__ import annotations
 
+import inspect
+from typing import Any
+
 import jax
 from jax import lax
 from jax._src.lib.mlir import ir
@@ -176,9 +179,11 @@ def _lower_stock_add(ctx, ref, access, avals) -> None:
     avals_out=[value_aval],
     block_shapes=[ctx.block_shapes[0], None, *[None] * len(leaves)],
   )
-  sc_lowering._store_lowering_rule(
-    ctx, ref, value, None, *leaves, tree=tree, add=True, compress=False
-  )
+  rule = sc_lowering._store_lowering_rule
+  # Drop the condition once jax >= 0.12: the parameter is new there.
+  new = "compress" in inspect.signature(rule).parameters
+  kwargs: Any = {"compress": False} if new else {}
+  rule(ctx, ref, value, None, *leaves, tree=tree, add=True, **kwargs)
 
 
 def _is_stock(region: Region, dtype, update: Update, ctx) -> bool:
