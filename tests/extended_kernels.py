@@ -29,6 +29,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import tpu_sc as plsc
 from jax.experimental.pallas import triton as pltriton
 import jax.numpy as jnp
+import jax_swapext as jsx
 from jax_swapext._src.pallas import mosaic_sc
 import numpy as np
 
@@ -428,6 +429,20 @@ SPARSECORE = {
     "masked_load",
   ),
 }  # fmt: skip
+
+
+def decorated():
+  """Name to decorated kernel and its arguments, as compilers take them."""
+  found = {}
+  spec = jax.ShapeDtypeStruct
+  for name, kernel in TENSORCORE.items():
+    x = spec(kernel.shape, kernel.dtype)
+    numbers = spec(NUMBERS.shape, NUMBERS.dtype)
+    found[name] = kernel.call(jsx.extended), [numbers, x, x]
+  for name, (body, *_) in SPARSECORE.items():
+    call = lambda x, body=body: vector_kernel(body, jsx.extended)(x)
+    found[f"sparsecore_{name}"] = call, [spec((64,), np.float32)]
+  return found
 
 
 # ## What the interpreters refuse, or do not count right

@@ -32,6 +32,7 @@ import jax_swapext as jsx
 from jax_swapext._src import tpu_compiler
 import numpy as np
 from oracles import mosaic_ir
+from oracles import tpu_compile
 import pytest
 
 _TENSORCORE = kernels.TENSORCORE
@@ -104,6 +105,14 @@ class RefusedByStockTest(parameterized.TestCase):
           body, jsx.extended, interpret=pltpu.InterpretParams()
       )(x)
     np.testing.assert_array_equal(got, wanted(x))
+
+  @pytest.mark.slow
+  def test_compiled_for_a_tpu(self):
+    compiled = tpu_compile.compile_all("extended_kernels", "decorated", "v6e")
+    self.assertLen(compiled, len(_TENSORCORE) + len(_SPARSECORE))
+    for name, result in compiled.items():
+      with self.subTest(name):
+        self.assertTrue(result.ok, result.error)
 
   @parameterized.parameters(*kernels.INTERPRETED)
   def test_interpreted(self, name):
