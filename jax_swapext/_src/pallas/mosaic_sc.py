@@ -20,16 +20,11 @@ touch nothing else; scalars in SMEM by the scalar unit.
 
 from __future__ import annotations
 
-import inspect
-from typing import Any
-
 import jax
 from jax import lax
-from jax._src.lib.mlir import ir
 from jax._src.pallas.mosaic import core as tpu_core
 from jax._src.pallas.mosaic import lowering
 from jax._src.pallas.mosaic import sc_core
-from jax._src.pallas.mosaic import sc_lowering
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
@@ -40,6 +35,7 @@ from jax_swapext._src import load
 from jax_swapext._src import semantics
 from jax_swapext._src import swap
 from jax_swapext._src.pallas import sc_indexed
+from jax_swapext._src.pallas import sc_stock
 from jax_swapext._src.pallas import tpu_copies
 from jax_swapext._src.pallas import tpu_lowering
 from jax_swapext._src.pallas import tpu_region
@@ -78,7 +74,7 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
     and update.mask is None
     and not update.name.startswith("atomic")
   ):
-    return _lower_stock(ctx, ref, in_module, avals, update)
+    return sc_stock.lower(ctx, ref, in_module, avals, update)
   if space == "smem":
     return _lower_smem(
       prim, ctx, ref, leaves, access, avals, update, region, tree, params
@@ -97,8 +93,8 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
       " pltpu.async_copy(..., add=True).",
     )
   from_stock = params.get("stock") is not None
-  if region is None and from_stock and _is_plain(update):
-    return _lower_stock(ctx, ref, in_module, avals, update)
+  if region is None and from_stock and sc_stock.is_plain(update):
+    return sc_stock.lower(ctx, ref, in_module, avals, update)
   if region is None:
     raise sc_indexed.refuse(
       update,
@@ -108,12 +104,12 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
     )
   packed = dtype.itemsize < 4 and dtype != np.dtype(bool)
   # Whoever wrote stock syntax gets what that gives.
-  if _is_plain(update) and packed and not from_stock:
+  if sc_stock.is_plain(update) and packed and not from_stock:
     _check_packed(ctx, region, dtype, update)
-  if _is_stock(region, dtype, update, ctx):
-    return _lower_stock(ctx, ref, in_module, avals, update)
-  if _is_stock_add(region, dtype, update, params, ctx):
-    _lower_stock_add(ctx, ref, in_module, avals)
+  if sc_stock.is_stock(region, dtype, update, ctx):
+    return sc_stock.lower(ctx, ref, in_module, avals, update)
+  if sc_stock.is_add(region, dtype, params, ctx):
+    sc_stock.lower_add(ctx, ref, in_module, avals)
     return []
   if dtype.itemsize != 4 or dtype == np.dtype(bool):
     raise sc_indexed.refuse(
@@ -125,86 +121,6 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
   return sc_indexed.lower_indexed(
     ctx, ref, access, avals, region, dtype, update
   )
-
-
-def _lower_stock(ctx, ref, access, avals, update: Update):
-  """Calls the stock rule, which wants every index in the module."""
-  if not update.is_load:
-    _move_before_indices(access.operands[0], access.transforms)
-  value = None if update.is_load else (access.operands[0], avals.operands[0])
-  return tpu_lowering.lower_stock(
-    ctx, ref, access.transforms, avals.transforms, update, value, None
-  )
-
-
-def _move_before_indices(value, transforms) -> None:
-  """Puts a constant where JAX puts that of an operand before the indices."""
-
-  def constant(x):
-    if isinstance(x.owner, ir.Block) or x.owner.name != "arith.constant":
-      return None
-    return x.owner.operation
-
-  if (stored := constant(value)) is None:
-    return
-  for index in jax.tree.leaves(transforms):
-    at = constant(index)
-    if at and at.block == stored.block and at.is_before_in_block(stored):
-      stored.move_before(at)
-      return
-
-
-def _is_plain(update: Update) -> bool:
-  """Whether the access is one that stock syntax has."""
-  atomic = update.name.startswith("atomic")
-  other = update.is_load and update.operands
-  return not (atomic or other) and update.mask is None
-
-
-def _is_stock_add(region: Region, dtype, update: Update, params, ctx) -> bool:
-  """Whether this was a `plsc.addupdate` that stock lowers."""
-  from jax._src.pallas.mosaic import sc_primitives
-
-  if params.get("stock") is not sc_primitives.swap_p:
-    return False
-  return _is_stock_window(region, dtype, ctx)
-
-
-def _lower_stock_add(ctx, ref, access, avals) -> None:
-  [value], [value_aval] = access.operands, avals.operands
-  _move_before_indices(value, access.transforms)
-  leaves, tree = jax.tree.flatten(access.transforms)
-  ctx = ctx.replace(
-    avals_in=[ctx.avals_in[0], value_aval, *jax.tree.leaves(avals.transforms)],
-    avals_out=[value_aval],
-    block_shapes=[ctx.block_shapes[0], None, *[None] * len(leaves)],
-  )
-  rule = sc_lowering._store_lowering_rule
-  # Drop the condition once jax >= 0.12: the parameter is new there.
-  new = "compress" in inspect.signature(rule).parameters
-  kwargs: Any = {"compress": False} if new else {}
-  rule(ctx, ref, value, None, *leaves, tree=tree, add=True, **kwargs)
-
-
-def _is_stock(region: Region, dtype, update: Update, ctx) -> bool:
-  return _is_plain(update) and _is_stock_window(region, dtype, ctx)
-
-
-def _is_stock_window(region: Region, dtype, ctx) -> bool:
-  if region.int_shape or not region.slices:
-    return False
-  if dtype == np.dtype(bool):
-    return False
-  passes = ctx.lowering_context.needs_layout_passes
-  if not passes and region.natural_shape not in sc_core.supported_shapes(dtype):
-    return False
-  if any(region.indices[d].stride != 1 for d in region.slices):
-    return False
-  wide = [d for d in region.slices if region.indices[d].size != 1] or [
-    len(region.shape)
-  ]
-  scalars = [d for d in range(len(region.shape)) if d not in region.slices]
-  return all(d < wide[0] for d in scalars)
 
 
 def _check_packed(ctx, region: Region, dtype, update: Update) -> None:
