@@ -247,14 +247,14 @@ TENSORCORE = {
 # ## SparseCore
 
 
-def _subcore(body):
+def _subcore(body, dtype=_F32):
   def make():
     def function(x):
       mesh = plsc.VectorSubcoreMesh(
         core_axis_name="c", subcore_axis_name="s", num_cores=1, num_subcores=1
       )
       scratch = [
-        pltpu.VMEM((64,), _F32), pltpu.VMEM((64,), _F32),
+        pltpu.VMEM((64,), dtype), pltpu.VMEM((64,), dtype),
         pltpu.SMEM((8,), jnp.int32),
       ]  # fmt: skip
 
@@ -264,10 +264,10 @@ def _subcore(body):
         sparse_cells.push(o, o_hbm)
 
       return pl.kernel(
-        kernel, out_type=_spec((64,)), mesh=mesh, scratch_types=scratch
+        kernel, out_type=_spec((64,), dtype), mesh=mesh, scratch_types=scratch
       )(x)
 
-    return function, [_spec((64,))]
+    return function, [_spec((64,), dtype)]
 
   return make
 
@@ -295,6 +295,9 @@ SPARSECORE = {
       o.at[pl.ds(8, 16)].at[pl.ds(8, 8)], ..., x.at[pl.ds(8, 8)][...])),
   "scalar_chain": _subcore(lambda x, o, s: _set(
       s.at[pl.ds(2, 4)].at[pl.ds(1, 2)], 1, 7)),
+  # Under the tiling that this has, ours would refuse it.
+  "packed": _subcore(lambda x, o, s: _set(
+      o, pl.ds(16, 16), x[pl.ds(0, 16)]), jnp.bfloat16),
   "gather": _subcore(lambda x, o, s: _set(
       o, _LANE, plsc.load_gather(x, [lax.iota(jnp.int32, 8) * 3]))),
   "scatter": _subcore(lambda x, o, s: plsc.addupdate_scatter(
