@@ -15,7 +15,8 @@
 
 On a Ref, inside any Pallas kernel or from :func:`jax.new_ref`: :func:`load`,
 :func:`store`, :func:`swap`, ``atomic_*`` and :func:`atomic_cas`. On arrays, as
-pure functions: ``fetch_*`` and :func:`fetch_cas`. For warp code of Mosaic GPU
+pure functions: ``fetch_*`` and :func:`fetch_cas`. For kernels in stock syntax:
+:func:`extended` and :func:`extend_everywhere`. For warp code of Mosaic GPU
 kernels: ``jax_swapext.mosaic_gpu``; for tests of kernels on machines without
 accelerators: ``jax_swapext.testing``; for reading: ``jax_swapext.examples``.
 These are loaded on first use.
@@ -36,6 +37,8 @@ from jax_swapext._src.atomic_rmw import atomic_or as atomic_or
 from jax_swapext._src.atomic_rmw import atomic_rmw_p as atomic_rmw_p
 from jax_swapext._src.atomic_rmw import atomic_xchg as atomic_xchg
 from jax_swapext._src.atomic_rmw import atomic_xor as atomic_xor
+from jax_swapext._src.extended import extend_everywhere as extend_everywhere
+from jax_swapext._src.extended import extended as extended
 from jax_swapext._src.fetch import fetch_add as fetch_add
 from jax_swapext._src.fetch import fetch_and as fetch_and
 from jax_swapext._src.fetch import fetch_cas as fetch_cas

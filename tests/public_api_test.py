@@ -32,7 +32,8 @@ _ATOMIC = ("xchg", "add", "max", "min", "and", "or", "xor", "cas")
 class PublicApiTest(parameterized.TestCase):
 
   def test_names(self):
-    expected = {"load", "store", "swap", "support"}
+    expected = {"extend_everywhere", "extended"}
+    expected |= {"load", "store", "swap", "support"}
     expected |= {f"atomic_{op}" for op in _ATOMIC}
     expected |= {f"fetch_{op}" for op in _ATOMIC}
     self.assertEqual(set(_FUNCTIONS), expected)

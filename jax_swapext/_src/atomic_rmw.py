@@ -193,6 +193,7 @@ def bind(
     scope: str | None = None,
     reverse: bool = False,
     need_old: bool = True,
+    stock: Any = None,
 ) -> list[jax.Array]:
   """Binds `atomic_rmw_p`; returns `[old]`, or `[]`."""
   return rules.bind(
@@ -205,9 +206,11 @@ def bind(
       scope=scope,
       reverse=reverse,
       need_old=need_old,
+      stock=stock,
   )
 
 
+# For `stock`, see `load.load_p`.
 atomic_rmw_p = compat.Primitive("swapext_atomic_rmw")
 atomic_rmw_p.multiple_results = True
 atomic_rmw_p.is_effectful = lambda params: True
@@ -233,8 +236,8 @@ compat.pp_eqn_rules[atomic_rmw_p] = _atomic_rmw_pp
 
 @compat.register_discharge_rule(atomic_rmw_p)
 def _atomic_rmw_discharge(ctx, x, *leaves, tree, need_old, op, order, reverse,
-                          sem, scope):
-  del sem, scope  # One thread runs this.
+                          sem, scope, stock):
+  del sem, scope, stock  # One thread runs this.
   access = tree.unflatten(leaves)
 
   def rmw(x):

@@ -21,19 +21,22 @@ that this library calls, so that a new JAX release fails there first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import functools
 from typing import Any
 
 import jax
 from jax._src import ad_util as _ad_util
+from jax._src import api_util as _api_util
 from jax._src import core as _core
 from jax._src import dispatch as _dispatch
+from jax._src import flattree as _flattree
 from jax._src import pretty_printer as pp  # jaxpr printing has no public door
 from jax._src import source_info_util as _source_info_util
 from jax._src.indexing import Slice as Slice  # what `jax.ds` returns
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import batching as _batching
+from jax._src.interpreters import partial_eval as _pe
 from jax._src.interpreters import remat as _remat
 from jax._src.state import discharge as _discharge
 from jax._src.state import indexing as _indexing
@@ -173,9 +176,7 @@ def registered_dce_rule(rule):
 
 
 def _has_effects(eqn, *live_ins) -> bool:
-  from jax._src.interpreters import partial_eval as pe
-
-  return pe.has_effects(eqn, *live_ins)
+  return _pe.has_effects(eqn, *live_ins)
 
 
 def version_tuple(version: str) -> tuple[int, ...]:
@@ -207,3 +208,94 @@ def is_ref(x: Any) -> bool:
     return isinstance(jax.typeof(x), jax.ref.AbstractRef)
   except TypeError:
     return False
+
+
+# ## Jaxprs that are rewritten
+#
+# `jax.extend.core` has the types of a jaxpr, but importing it loads Pallas; and
+# no public function makes an equation, or traces for the jaxpr of a kernel.
+
+Jaxpr: Any = _core.Jaxpr
+
+# What `ref[idx]`, `ref[idx] = x` and `jax.ref.addupdate` trace to.
+get_p = _state_primitives.get_p
+ref_swap_p = _state_primitives.swap_p
+addupdate_p = _state_primitives.addupdate_p
+
+AccumEffect = _state_types.AccumEffect
+
+
+def replace_eqn(
+    eqn: Any, primitive: Any, invars: Sequence[Any], outvars: Sequence[Any],
+    params: dict[str, Any], effects: Any = None,
+) -> Any:
+  """An equation in the place of another: with its line, scope and context.
+
+  Args:
+    eqn: the other one.
+    primitive: of the new one, as are all that follow.
+    invars: its operands.
+    outvars: its results.
+    params: its parameters.
+    effects: its effects, on variables; asks the primitive if left out.
+  """
+  if effects is None:
+    _, effects = primitive.abstract_eval(*(v.aval for v in invars), **params)
+    effects = _core.resolve_input_effects(effects, invars)
+  return eqn.replace(list(invars), list(outvars), primitive, params, effects)
+
+
+def replace_eqns(jaxpr: Any, eqns: Sequence[Any]) -> Any:
+  """A jaxpr with the same variables and other equations."""
+  effects = _pe.make_jaxpr_effects(
+      jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns
+  )
+  return jaxpr.replace(eqns=eqns, effects=effects)
+
+
+def trace_thunk(fun: Callable[[], Any], named_after: Callable[..., Any]) -> Any:
+  """The jaxpr, with constants, of a function without arguments."""
+  debug_info = _api_util.debug_info("extended", named_after, (), {})
+  debug_info = debug_info._replace(arg_names=())
+  jaxpr, _ = _pe.trace_to_jaxpr_nocache(
+      fun, _flattree.flatten_args(), debug_info
+  )
+  return jaxpr
+
+
+def splice(jaxpr: Any) -> list[Any]:
+  """Does what a jaxpr with constants says, where this is called.
+
+  In a trace, `eval_jaxpr` would check each equation again, which takes as long
+  as the first time; here they move over as they are.
+  """
+  trace = _core.trace_ctx.trace
+  if type(trace) is not _pe.DynamicJaxprTrace or jaxpr.is_high:
+    return _core.eval_jaxpr(jaxpr, jaxpr.consts)
+  scope = _source_info_util.current_name_stack()
+  values = dict(zip(jaxpr.constvars, jaxpr.consts, strict=True))
+
+  def read(atom, source_info):
+    known = isinstance(atom, _core.Literal)
+    x = atom.val if known else values[atom]
+    return trace.to_jaxpr_tracer(x, source_info)
+
+  for eqn in jaxpr.eqns:
+    source_info = eqn.source_info.replace(
+        name_stack=scope + eqn.source_info.name_stack
+    )
+    place = {v: k for k, v in enumerate(eqn.invars) if type(v) is _core.Var}
+    effects = {
+        e.replace(place[e.input]) if hasattr(e, "input") else e
+        for e in eqn.effects
+    }
+    outs = trace.emit_eqn(
+        [read(v, source_info) for v in eqn.invars],
+        [v.aval for v in eqn.outvars],
+        eqn.primitive, eqn.params, effects, source_info, eqn.ctx,
+    )
+    values.update(zip(eqn.outvars, outs, strict=True))
+  return [
+      v.val if isinstance(v, _core.Literal) else values[v]
+      for v in jaxpr.outvars
+  ]

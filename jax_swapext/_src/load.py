@@ -81,17 +81,20 @@ def load(
   ref, access, restore = access_lib.prepare("load", ref, idx, mask, operands)
   if access.mask is None:
     access = access._replace(operands=())
-  [x] = rules.bind(load_p, ref, access)
+  [x] = rules.bind(load_p, ref, access, stock=None)
   return restore(x)
 
 
+# `stock` is the primitive of JAX that `extended` found in this one's place, or
+# None. Backends lower an access that stock lowers by that primitive's rule.
 load_p = compat.Primitive("swapext_load")
 load_p.multiple_results = True
 load_p.is_effectful = lambda params: True
 load_p.def_impl(functools.partial(compat.apply_primitive, load_p))
 
 
-def _load_abstract_eval(ref, *leaves, tree):
+def _load_abstract_eval(ref, *leaves, tree, stock):
+  del stock
   access = tree.unflatten(leaves)
   region = rules.check_access("load", ref, access, 1)
   return [region], {compat.ReadEffect(0)}
@@ -108,7 +111,8 @@ compat.pp_eqn_rules[load_p] = _load_pp
 
 
 @compat.register_discharge_rule(load_p)
-def _load_discharge(ctx, x, *leaves, tree):
+def _load_discharge(ctx, x, *leaves, tree, stock):
+  del stock
   access = tree.unflatten(leaves)
 
   def load_array(x):
@@ -119,10 +123,10 @@ def _load_discharge(ctx, x, *leaves, tree):
 
 
 # y = r[i] where m else o is linear in (r, o).
-def _load_jvp(primals, tangents, *, tree):
+def _load_jvp(primals, tangents, *, tree, stock):
   ref, *leaves = primals
   ref_dot, *leaf_dots = tangents
-  [x] = load_p.bind(ref, *leaves, tree=tree)
+  [x] = load_p.bind(ref, *leaves, tree=tree, stock=stock)
   other_dots = tree.unflatten(leaf_dots).operands
   constant = rules.is_constant(ref_dot, ref)
   if constant and all(type(d) is compat.Zero for d in other_dots):
@@ -133,7 +137,7 @@ def _load_jvp(primals, tangents, *, tree):
     [other] = other_dots
     x_dot = lax.select(access.mask, lax.full_like(other, 0), other)
     return [x], [x_dot]
-  return [x], rules.bind(load_p, ref_dot, access)
+  return [x], rules.bind(load_p, ref_dot, access, stock=stock)
 
 
 ad.primitive_jvps[load_p] = _load_jvp
@@ -141,7 +145,8 @@ ad.primitive_jvps[load_p] = _load_jvp
 
 # The cotangent of y goes to r[i] where m, and to o elsewhere. An index may
 # repeat, so r' has to accumulate it: r'[i] += y' where m.
-def _load_transpose(cts, ref, *leaves, tree):
+def _load_transpose(cts, ref, *leaves, tree, stock):
+  del stock
   [g] = cts
   if type(g) is compat.Zero:
     return
@@ -165,20 +170,20 @@ def _load_transpose(cts, ref, *leaves, tree):
 compat.fancy_transposes[load_p] = _load_transpose
 
 
-def _load_batch(axis_data, args, dims, *, tree):
+def _load_batch(axis_data, args, dims, *, tree, stock):
   ref, *leaves = args
   ref_dim, *leaf_dims = dims
   access = tree.unflatten(leaves)
   access_dims = tree.unflatten(leaf_dims)
   if all(d is None for d in dims):
-    return load_p.bind(*args, tree=tree), [None]
+    return load_p.bind(*args, tree=tree, stock=stock), [None]
   n_index = len(jax.tree.leaves(access.transforms))
   if ref_dim is None and all(d is None for d in leaf_dims[:n_index]):
     return _load_batched_mask(axis_data.size, ref, access, access_dims)
   access, to_front = access_batching.batch_access(
       "load", axis_data.size, ref_dim, access, access_dims
   )
-  [x] = rules.bind(load_p, ref, access)
+  [x] = rules.bind(load_p, ref, access, stock=stock)
   return [to_front(x)], [0]
 
 
@@ -187,7 +192,8 @@ def _load_batched_mask(size, ref, access, dims):
   mask, other = access.mask, access.operands
   if dims.mask is not None:
     mask = rules.batched_any(mask, dims.mask)
-  [x] = rules.bind(load_p, ref, access_lib.Access(access.transforms, mask, ()))
+  access_to_all = access_lib.Access(access.transforms, mask, ())
+  [x] = rules.bind(load_p, ref, access_to_all, stock=None)
   x = lax.broadcast_in_dim(x, (size, *x.shape), range(1, x.ndim + 1))
   fill = batching.bdim_at_front(other[0], dims.operands[0], size) if (
       other) else lax.full_like(x, 0)

@@ -60,7 +60,7 @@ def store(ref, idx, value: ArrayLike, *, mask: ArrayLike | None = None) -> None:
     Array([7, 0, 7, 0], dtype=int32)
   """
   ref, access, _ = access_lib.prepare("store", ref, idx, mask, {"value": value})
-  rules.bind(swap_p, ref, access, need_old=False)
+  rules.bind(swap_p, ref, access, need_old=False, stock=None)
 
 
 def swap(
@@ -96,17 +96,19 @@ def swap(
   ref, access, restore = access_lib.prepare(
       "swap", ref, idx, mask, {"value": value}
   )
-  [old] = rules.bind(swap_p, ref, access, need_old=True)
+  [old] = rules.bind(swap_p, ref, access, need_old=True, stock=None)
   return restore(old)
 
 
+# For `stock`, see `load_p`.
 swap_p = compat.Primitive("swapext_swap")
 swap_p.multiple_results = True
 swap_p.is_effectful = lambda params: True
 swap_p.def_impl(functools.partial(compat.apply_primitive, swap_p))
 
 
-def _swap_abstract_eval(ref, *leaves, tree, need_old):
+def _swap_abstract_eval(ref, *leaves, tree, need_old, stock):
+  del stock
   access = tree.unflatten(leaves)
   region = rules.check_access("swap", ref, access, 1)
   return [region] * need_old, {compat.WriteEffect(0)}
@@ -123,7 +125,8 @@ compat.pp_eqn_rules[swap_p] = _swap_pp
 
 
 @compat.register_discharge_rule(swap_p)
-def _swap_discharge(ctx, x, *leaves, tree, need_old):
+def _swap_discharge(ctx, x, *leaves, tree, need_old, stock):
+  del stock
   access = tree.unflatten(leaves)
 
   def swap_array(x):
@@ -137,14 +140,14 @@ def _swap_discharge(ctx, x, *leaves, tree, need_old):
 # But if an index may repeat, which write remains is not specified, and the
 # tangent has to follow the one that does. Then the primal becomes a load and an
 # ordered exchange, whose last write remains, and the tangent as well.
-def _swap_jvp(primals, tangents, *, tree, need_old):
+def _swap_jvp(primals, tangents, *, tree, need_old, stock):
   ref, *leaves = primals
   ref_dot, *leaf_dots = tangents
   access = tree.unflatten(leaves)
   [value_dot] = tree.unflatten(leaf_dots).operands
   rules.check_differentiable("swap", ref, ref_dot, value_dot)
   if rules.is_constant(ref_dot, ref):
-    outs = swap_p.bind(ref, *leaves, tree=tree, need_old=need_old)
+    outs = rules.bind(swap_p, ref, access, need_old=need_old, stock=stock)
     return outs, [compat.zero_tangent(o) for o in outs]
   access_dot = access._replace(operands=(compat.instantiate(value_dot),))
   repeats = access_lib.may_repeat(access.transforms)
@@ -153,13 +156,15 @@ def _swap_jvp(primals, tangents, *, tree, need_old):
 
 
 def _swap_at_once(ref, access, need_old):
-  return rules.bind(swap_p, ref, access, need_old=need_old)
+  return rules.bind(swap_p, ref, access, need_old=need_old, stock=None)
 
 
 def _swap_in_order(ref, access, need_old):
   old = []
   if need_old:
-    old = rules.bind(load.load_p, ref, access._replace(operands=()))
+    old = rules.bind(
+        load.load_p, ref, access._replace(operands=()), stock=None
+    )
   atomic_rmw.bind(ref, access, semantics.AtomicOp.XCHG, need_old=False)
   return old
 
@@ -168,7 +173,8 @@ ad.primitive_jvps[swap_p] = _swap_jvp
 
 
 # With cotangents r', v', y': v' = r'[i]; r'[i] <- y', a swap again.
-def _swap_transpose(cts, ref, *leaves, tree, need_old):
+def _swap_transpose(cts, ref, *leaves, tree, need_old, stock):
+  del stock
   g = cts[0] if need_old else None
   if ref.ref is None and (g is None or type(g) is compat.Zero):
     return
@@ -185,10 +191,10 @@ def _swap_transpose(cts, ref, *leaves, tree, need_old):
 compat.fancy_transposes[swap_p] = _swap_transpose
 
 
-def _swap_batch(axis_data, args, dims, *, tree, need_old):
+def _swap_batch(axis_data, args, dims, *, need_old, **params):
   name = "swap" if need_old else "store"
   return rules.batch(
-      name, swap_p, axis_data, args, dims, tree=tree, need_old=need_old
+      name, swap_p, axis_data, args, dims, need_old=need_old, **params
   )
 
 

@@ -34,20 +34,29 @@ import sys
 from types import ModuleType
 
 _RULES_FOR = {
+  "jax._src.pallas.primitives": "jax_swapext._src.pallas.extended_masked",
+  "jax._src.pallas.mpmd": "jax_swapext._src.pallas.extended_calls",
   "jax._src.pallas.mosaic.interpret.interpret_pallas_call": (
     "jax_swapext._src.pallas.interpret"
   ),
   "jax._src.pallas.mosaic.lowering": "jax_swapext._src.pallas.mosaic_tpu",
   "jax._src.pallas.mosaic.sc_lowering": "jax_swapext._src.pallas.mosaic_sc",
+  "jax._src.pallas.mosaic.sc_primitives": "jax_swapext._src.pallas.extended_sc",
   "jax._src.pallas.mosaic.pallas_call_registration": (
     "jax_swapext._src.pallas.sc_tiling"
   ),
   "jax._src.pallas.cost_estimate": "jax_swapext._src.pallas.cost",
   "jax._src.pallas.mosaic_gpu.lowering": "jax_swapext._src.pallas.mosaic_gpu",
+  "jax._src.pallas.mosaic_gpu.primitives": (
+    "jax_swapext._src.pallas.extended_gpu"
+  ),
   "jax._src.pallas.mosaic_gpu.interpret.jaxpr_interpret": (
     "jax_swapext._src.pallas.gpu_interpret"
   ),
   "jax._src.pallas.triton.lowering": "jax_swapext._src.pallas.triton",
+  "jax._src.pallas.triton.primitives": (
+    "jax_swapext._src.pallas.extended_triton"
+  ),
 }
 
 

@@ -86,7 +86,8 @@ def _binary_op(op: AtomicOp, is_float: bool, signed) -> llvm.AtomicBinOp:
       return kinds._or
     case AtomicOp.XOR:
       return kinds._xor
-  raise AssertionError(op)
+    case _:
+      raise AssertionError(op)
 
 
 def to_word(x: ir.Value) -> ir.Value:

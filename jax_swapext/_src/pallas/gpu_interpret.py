@@ -43,6 +43,7 @@ from jax_swapext._src import load
 from jax_swapext._src import semantics
 from jax_swapext._src import swap
 from jax_swapext._src.pallas import gpu_sync
+from jax_swapext._src.pallas import stock
 import numpy as np
 
 AtomicOp = semantics.AtomicOp
@@ -65,17 +66,22 @@ def _contains_ours(jaxpr) -> bool:
 
 
 def _install():
-  stock = jaxpr_interpret.JaxprInterpreter.interpret
+  stock_interpret = jaxpr_interpret.JaxprInterpreter.interpret
 
   def interpret(self, jaxpr, token, *args):
     if not any(map(_is_ours, jaxpr.eqns)):
-      return stock(self, jaxpr, token, *args)
-    return _in_pieces(stock, self, jaxpr, token, args)
+      return stock_interpret(self, jaxpr, token, *args)
+    jaxpr = compat.replace_eqns(jaxpr, [stock.as_stock(e) for e in jaxpr.eqns])
+    if not any(map(_is_ours, jaxpr.eqns)):
+      return stock_interpret(self, jaxpr, token, *args)
+    return _in_pieces(stock_interpret, self, jaxpr, token, args)
 
   jaxpr_interpret.JaxprInterpreter.interpret = interpret
 
 
-def _in_pieces(stock: Callable[..., Any], self, jaxpr, token, args):
+def _in_pieces(
+    stock_interpret: Callable[..., Any], self, jaxpr, token, args
+):
   """Interprets a jaxpr, our equations by ourselves."""
   values = dict(
       zip([*jaxpr.constvars, *jaxpr.invars], args, strict=True)
@@ -108,7 +114,7 @@ def _in_pieces(stock: Callable[..., Any], self, jaxpr, token, args):
         constvars=[], invars=inputs, outvars=outputs, eqns=piece,
         debug_info=jaxpr.debug_info.with_unknown_names(),
     )
-    token, outs = stock(self, part, token, *map(read, inputs))
+    token, outs = stock_interpret(self, part, token, *map(read, inputs))
     values.update(zip(outputs, outs, strict=True))
   return token, list(map(read, jaxpr.outvars))
 

@@ -44,6 +44,7 @@ from jax_swapext._src import indexing
 from jax_swapext._src import load
 from jax_swapext._src import semantics
 from jax_swapext._src import swap
+from jax_swapext._src.pallas import stock
 from jax_swapext._src.pallas import tpu_lowering
 from jax_swapext._src.pallas import tpu_region
 import numpy as np
@@ -73,6 +74,10 @@ def expand(jaxpr: Any) -> Any:
 def _expand_eqn(eqn: Any) -> Any:
   if eqn.primitive not in tpu_lowering.PRIMITIVES:
     return eqn
+  if eqn.invars[0].aval.memory_space not in _REMOTE:
+    plain = stock.as_stock(eqn)
+    if plain is not eqn:
+      return plain
   avals = [v.aval for v in eqn.invars]
   # What is known now keeps its value: it decides what is in bounds.
   known = {

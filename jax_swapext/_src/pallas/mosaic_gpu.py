@@ -26,7 +26,6 @@ import dataclasses
 import math
 from typing import Any
 
-from jax._src import core as jax_core
 from jax._src.lib.mlir import ir
 from jax._src.pallas.mosaic_gpu import core as gpu_core
 from jax._src.pallas.mosaic_gpu import lowering
@@ -90,8 +89,15 @@ def _fits_tiles(site: Site, ctx) -> bool:
   return len(shape) == 2 and shape[0] % 64 == 0 and shape[1] % 8 == 0
 
 
-def _stock_lowers(site: Site, ctx, ref) -> bool:
-  """Whether the stock rule accepts this access, and lowers it rightly."""
+def _stock_lowers(site: Site, ctx, ref, from_stock: bool) -> bool:
+  """Whether the stock rule accepts this access, and lowers it rightly.
+
+  Args:
+    site: the access.
+    ctx: of the rule.
+    ref: the memref.
+    from_stock: whether `extended` found the access in stock syntax.
+  """
   request, access = site.request, site.access_avals()
   if request.op is not None or access.mask is not None:
     return False
@@ -107,8 +113,16 @@ def _stock_lowers(site: Site, ctx, ref) -> bool:
     return not (
         site.warp and not lane and request.reads and gpu_dialect.is_smem(ref)
     )
-  if site.warp or math.prod(shape) % gpu_ir.WARPGROUP_SIZE:
+  if site.warp:
     return False
+  if lane and from_stock and request.reads and not swaps:
+    if ctx.out_layout_hint is not None:
+      return True  # Whoever asked for a layout knows what it can load.
+  if math.prod(shape) % gpu_ir.WARPGROUP_SIZE:
+    # Under Lane lowering, one element is the same for all threads.
+    return lane and from_stock and not swaps and not request.reads and (
+        math.prod(shape) == 1
+    )
   if request.dtype == np.dtype(bool) or not _fits_tiles(site, ctx):
     return False
   if swaps:
@@ -127,7 +141,10 @@ def _call_stock(ctx, ref, leaves, site: Site):
       ctx.module_ctx.lowering_semantics, ctx.module_ctx.primitive_semantics
   )
   rules = lowering.mosaic_lowering_rules[semantics_of]
-  region = jax_core.ShapedArray(site.region().shape, site.request.dtype)
+  transform_avals = site.access_avals().transforms
+  region = compat.transform_type(
+      transform_avals, ctx.avals_in[0].inner_aval
+  )
   if not site.request.writes:
     ctx = ctx.replace(
         prim=state_primitives.get_p, avals_in=(ctx.avals_in[0], *index_avals),
@@ -151,7 +168,7 @@ def _call_stock(ctx, ref, leaves, site: Site):
 # ## Ours
 
 
-def _lower(ctx, request: Request, ref, leaves, tree):
+def _lower(ctx, request: Request, ref, leaves, tree, from_stock):
   """The rule of all four primitives."""
   name = request.name
   ref_aval = ctx.avals_in[0]
@@ -172,7 +189,7 @@ def _lower(ctx, request: Request, ref, leaves, tree):
   places, place_avals, transforms, _ = gpu_view.split(
       access.transforms, avals.transforms
   )
-  if not places and _stock_lowers(site, ctx, ref):
+  if not places and _stock_lowers(site, ctx, ref, from_stock):
     return _call_stock(ctx, ref, leaves, site)
   if places:
     ref, ref_aval = gpu_view.resolve_places(
@@ -276,20 +293,22 @@ def _estimate(request, avals, tree, how) -> lowering.Resources:
 # ## Requests
 
 
-def _load_request(ref_aval, tree) -> Request:
-  del tree
+def _load_request(ref_aval, tree, stock) -> Request:
+  del tree, stock
   return Request("load", None, True, False, np.dtype(ref_aval.dtype))
 
 
-def _swap_request(ref_aval, tree, need_old) -> Request:
-  del tree
+def _swap_request(ref_aval, tree, need_old, stock) -> Request:
+  del tree, stock
   name = "swap" if need_old else "store"
   return Request(name, None, need_old, True, np.dtype(ref_aval.dtype))
 
 
 def _atomic_request(
-    ref_aval, tree, op, order, sem, scope, need_old, leaf_avals, reverse=False
+    ref_aval, tree, op, order, sem, scope, need_old, leaf_avals, reverse=False,
+    stock=None,
 ) -> Request:
+  del stock
   name = f"atomic_{op.value}"
   if op is AtomicOp.ADD_OR_SET or reverse:
     raise NotImplementedError(
@@ -320,7 +339,8 @@ def _register(primitive, make_request):
     request = make_request(
         seen, tree, leaf_avals=ctx.avals_in[1:], **params
     )
-    return _lower(ctx, request, ref, leaves, tree)
+    from_stock = params.get("stock") is not None
+    return _lower(ctx, request, ref, leaves, tree, from_stock)
 
   def estimate(ctx, *avals, tree, **params):
     seen = _dtype_seen(avals[0], tree, avals[1:])
@@ -334,12 +354,12 @@ def _register(primitive, make_request):
 
 _register(
     load.load_p,
-    lambda aval, tree, leaf_avals: _load_request(aval, tree),
+    lambda aval, tree, leaf_avals, stock: _load_request(aval, tree, stock),
 )
 _register(
     swap.swap_p,
-    lambda aval, tree, leaf_avals, need_old: _swap_request(
-        aval, tree, need_old
+    lambda aval, tree, leaf_avals, need_old, stock: _swap_request(
+        aval, tree, need_old, stock
     ),
 )
 _register(atomic_rmw.atomic_rmw_p, _atomic_request)

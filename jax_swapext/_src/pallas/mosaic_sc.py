@@ -29,7 +29,6 @@ from typing import Any
 import jax
 from jax import lax
 from jax._src.pallas.mosaic import core as tpu_core
-from jax._src.pallas.mosaic import sc_core
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
@@ -39,6 +38,7 @@ from jax_swapext._src import swap
 from jax_swapext._src.pallas import sc_indexed
 from jax_swapext._src.pallas import sc_packed
 from jax_swapext._src.pallas import sc_remote
+from jax_swapext._src.pallas import sc_stock
 from jax_swapext._src.pallas import tpu_copies
 from jax_swapext._src.pallas import tpu_lowering
 from jax_swapext._src.pallas import tpu_region
@@ -55,12 +55,14 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
   ref_aval = ctx.avals_in[0]
   avals = tree.unflatten(ctx.avals_in[1:])
   count = len(jax.tree.leaves(avals.transforms))
-  leaves = [*map(tpu_lowering.static_leaf, leaves[:count]), *leaves[count:]]
+  in_module = tree.unflatten(leaves)
+  leaves = [*map(tpu_lowering.constant_leaf, leaves[:count]), *leaves[count:]]
   access = tree.unflatten(leaves)
   multiples = [*map(tpu_lowering.known_multiple, leaves[:count])]
   known = tpu_lowering.known_by_id(leaves[:count], multiples)
   update = tpu_lowering.update_of(prim, access, params)
-  dtype = compat.transform_type(avals.transforms, ref_aval).dtype
+  view = compat.transform_type(avals.transforms, ref_aval)
+  dtype = view.dtype
   space = tpu_lowering.memory_space(ref)
   vector = ctx.lowering_context.kernel_type == _VECTOR
   region = None
@@ -70,10 +72,7 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
     )
 
   def lower_stock():
-    value = None if update.is_load else (access.operands[0], avals.operands[0])
-    return tpu_lowering.lower_stock(
-      ctx, ref, access.transforms, avals.transforms, update, value, None
-    )
+    return sc_stock.lower(ctx, ref, in_module, avals, update)
 
   def lower(apply):
     """Lowers `apply(ref, region, update)` over stock operations."""
@@ -93,10 +92,10 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
 
     return tpu_lowering.lower_decomposed(ctx, ref, leaves, run)
 
-  plain = _is_plain(update)
-  if space == "smem" and region is not None:
-    if plain and not region.natural_shape:
-      return lower_stock()
+  plain = sc_stock.is_plain(update)
+  from_stock = params.get("stock") is not None
+  if space == "smem" and plain and not view.shape:
+    return lower_stock()
   if dtype == np.dtype(bool):
     return _lower_flags(prim, ctx, ref, leaves, tree, params)
   if space == "smem":
@@ -116,21 +115,29 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
       "Copy the block with pltpu.sync_copy.",
     )
   if region is None:
+    if from_stock and plain:
+      return lower_stock()
     raise sc_indexed.refuse(
       update,
       "a chain of views of VMEM",
       "an indexed access takes one index",
       "Combine the indices into one.",
     )
-  if dtype.itemsize < 4:
+  packed = dtype.itemsize < 4
+  # Whoever wrote stock syntax gets what that gives, packed elements too.
+  if (from_stock or not packed) and sc_stock.is_stock(
+    region, dtype, update, ctx
+  ):
+    return lower_stock()
+  if sc_stock.is_add(region, dtype, params, ctx):
+    return sc_stock.lower_add(ctx, ref, in_module, avals)
+  if packed:
     sc_packed.check(ctx, region, dtype, update, plain)
     words = sc_packed.is_whole_words(ctx, region, dtype)
     if words and plain:
       return lower_stock()
     words = words and (update.mask is None or sc_packed.is_whole(region))
     return lower(sc_packed.access_words if words else sc_packed.access)
-  if _is_stock(region, dtype, update, ctx):
-    return lower_stock()
   return sc_indexed.lower_indexed(
     ctx, ref, access, avals, region, dtype, update
   )
@@ -159,28 +166,6 @@ def _lower_flags(prim, ctx, ref, leaves, tree, params):
     return out[0] != 0 if out else None
 
   return tpu_lowering.lower_decomposed(ctx, ref, leaves, run)
-
-
-def _is_plain(update: Update) -> bool:
-  """Whether the access is one that stock syntax has."""
-  atomic = update.name.startswith("atomic")
-  other = update.is_load and update.operands
-  return not (atomic or other) and update.mask is None
-
-
-def _is_stock(region: Region, dtype, update: Update, ctx) -> bool:
-  if not _is_plain(update) or region.int_shape or not region.slices:
-    return False
-  passes = ctx.lowering_context.needs_layout_passes
-  if not passes and region.natural_shape not in sc_core.supported_shapes(dtype):
-    return False
-  if any(region.indices[d].stride != 1 for d in region.slices):
-    return False
-  wide = [d for d in region.slices if region.indices[d].size != 1] or [
-    len(region.shape)
-  ]
-  scalars = [d for d in range(len(region.shape)) if d not in region.slices]
-  return all(d < wide[0] for d in scalars)
 
 
 # SMEM
@@ -262,4 +247,4 @@ def _assembled(scalars: Sequence[Any], dtype):
   return pl.run_scoped(body, pltpu.VMEM((n,), dtype))
 
 
-tpu_lowering.register([_VECTOR, _SCALAR], _lower)
+tpu_lowering.register([_VECTOR, _SCALAR], _lower, ensure_mlir_values=True)

@@ -22,6 +22,7 @@ arrays and HBM.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import dataclasses
 import math
 from typing import Any
 
@@ -152,6 +153,34 @@ def within(region: Region, update: Update) -> bool:
   return trimmed is not None and trimmed[0] is region
 
 
+def is_stock_chain(
+  ref_aval: Any,
+  transforms: Sequence[Any],
+  known: dict[int, int],
+  block_shape: Sequence[Any],
+  update: Update,
+) -> bool:
+  """Whether the stock rules lower an access by one index after another."""
+  chain = [*transforms]
+  if not isinstance(chain[-1], compat.NDIndexer):
+    view = compat.transform_type(chain, ref_aval)
+    chain.append(compat.NDIndexer.make_trivial_indexer(view.shape))
+  slicing = Update("load", None, (), None, True, False)
+  aval = ref_aval
+  for k, t in enumerate(chain):
+    if isinstance(t, compat.TransposeTransform):
+      return False
+    if isinstance(t, compat.NDIndexer):
+      region = tpu_region.region_of(update.name, aval, [t], known)
+      region = dataclasses.replace(region, prefix=tuple(chain[:k]))
+      memory = physical_view(region, block_shape)
+      here = update if k == len(chain) - 1 else slicing
+      if not is_stock_vmem(region, memory, aval.dtype, here):
+        return False
+    aval = t.transform_type(aval)
+  return True
+
+
 def refuse_dtype(update: Update, dtype: Any) -> None:
   if dtype == np.dtype(np.float16):
     raise NotImplementedError(
@@ -213,31 +242,39 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
     for k, x in enumerate(leaves)
   ]
   block_shape = ctx.block_shapes[0]
+  known = tpu_lowering.known_by_id(leaves, multiples)
   if tpu_lowering.is_simple(access.transforms):
     region = tpu_region.region_of(
-      update.name,
-      ref_aval,
-      access.transforms,
-      tpu_lowering.known_by_id(leaves, multiples),
+      update.name, ref_aval, access.transforms, known
     )
     memory = physical_view(region, block_shape)
     stock = space == "vmem" and is_stock_vmem(region, memory, dtype, update)
-    stock |= (
-      space == "smem"
-      and not region.natural_shape
-      and update.mask is None
-      and not (update.is_load and update.operands)
-      and prim in (load.load_p, swap.swap_p)
-    )
-    if stock:
-      value = mask = None
-      if not update.is_load:
-        value = access.operands[0], avals.operands[0]
-      if access.mask is not None:
-        mask = access.mask, avals.mask
-      return tpu_lowering.lower_stock(
-        ctx, ref, access.transforms, avals.transforms, update, value, mask
+  else:
+    # In our own terms, a chain is one index, which costs less.
+    stock = (
+      params.get("stock") is not None
+      and space == "vmem"
+      and is_stock_chain(
+        ref_aval, access.transforms, known, block_shape, update
       )
+    )
+  stock |= (
+    space == "smem"
+    and not compat.transform_type(avals.transforms, ref_aval).shape
+    and update.mask is None
+    and not (update.is_load and update.operands)
+    and prim in (load.load_p, swap.swap_p)
+  )
+  if stock:
+    value = mask = None
+    if not update.is_load:
+      value = access.operands[0], avals.operands[0]
+    if access.mask is not None:
+      mask = access.mask, avals.mask
+    return tpu_lowering.lower_stock(
+      ctx, ref, access.transforms, avals.transforms, update, value, mask,
+      params.get("stock"),
+    )  # fmt: skip
 
   boolean = dtype == np.dtype(bool)
   words = ref_aval
@@ -302,4 +339,4 @@ def access_region(ref, region, space, block_shape, update):
   return tpu_region.from_natural(region, old)
 
 
-tpu_lowering.register([_TC], _lower)
+tpu_lowering.register([_TC], _lower, ensure_mlir_values=False)

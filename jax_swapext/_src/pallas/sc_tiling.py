@@ -18,7 +18,7 @@ tiling. That is a compiler parameter, which rules of primitives do not get to
 see; so it is kept while the rule of the whole kernel runs.
 
 Results that nobody uses are dropped, as `pl.pallas_call` does: ours then cost
-less.
+less. Kernels in stock syntax stay as they are.
 """
 
 from __future__ import annotations
@@ -43,7 +43,11 @@ def is_tc_tiling() -> bool | None:
 
 
 def _has_ours(jaxpr: Any) -> bool:
-  ours = any(eqn.primitive in tpu_lowering.PRIMITIVES for eqn in jaxpr.eqns)
+  """Whether it has accesses of ours that stand for no stock equation."""
+  ours = any(
+    eqn.primitive in tpu_lowering.PRIMITIVES and eqn.params.get("stock") is None
+    for eqn in jaxpr.eqns
+  )
   return ours or any(map(_has_ours, core.subjaxprs(jaxpr)))
 
 

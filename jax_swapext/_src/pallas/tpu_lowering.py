@@ -27,7 +27,6 @@ from typing import Any
 import jax
 from jax._src.lib.mlir import ir
 from jax._src.pallas import primitives as pallas_primitives
-from jax._src.pallas.mosaic import core as tpu_core
 from jax._src.pallas.mosaic import lowering
 from jax._src.state import primitives as state_primitives
 from jax_swapext._src import access as access_lib
@@ -51,14 +50,22 @@ PRIMITIVES = (
   atomic_cas.atomic_cas_p,
 )
 
-_TC = tpu_core.CoreType.TC
+_MASKED = (pallas_primitives.load_p, pallas_primitives.swap_p)
 
 
-def register(kernel_types: Sequence[Any], lower: Any) -> None:
-  """Makes `lower(prim, ctx, ref, *leaves, **params)` the rule of all ours."""
+def register(
+  kernel_types: Sequence[Any], lower: Any, *, ensure_mlir_values: bool
+) -> None:
+  """Makes `lower(prim, ctx, ref, *leaves, **params)` the rule of all ours.
+
+  Args:
+    kernel_types: the cores that it lowers for.
+    lower: the rule.
+    ensure_mlir_values: whether constants among the leaves are in the module.
+  """
   for prim in PRIMITIVES:
     lowering.register_lowering_rule(
-      prim, kernel_types=kernel_types, ensure_mlir_values=False
+      prim, kernel_types=kernel_types, ensure_mlir_values=ensure_mlir_values
     )(functools.partial(lower, prim))
     # JAX's cache of lowered equations cannot tell two kernels apart that
     # differ in what our decision depends on.
@@ -130,13 +137,28 @@ def is_simple(transforms: Sequence[Any]) -> bool:
   )
 
 
-def lower_stock(ctx, ref, transforms, transform_avals, update, value, mask):
-  """Calls the stock rule for a load, store or swap."""
+def lower_stock(
+  ctx, ref, transforms, transform_avals, update, value, mask, stock=None
+):
+  """Calls the stock rule for a load, store or swap.
+
+  Args:
+    ctx: of our equation.
+    ref: the memref.
+    transforms: of the access.
+    transform_avals: their avals.
+    update: what to do.
+    value: what to store and its aval, or None for a load.
+    mask: the mask and its aval, or None.
+    stock: the primitive in whose place our equation is, if it is in one's.
+
+  Returns:
+    The results of our equation.
+  """
   ref_aval, block_shape = ctx.avals_in[0], ctx.block_shapes[0]
   leaves, tree = jax.tree.flatten(transforms)
   avals = jax.tree.leaves(transform_avals)
-  kernel_type = ctx.lowering_context.kernel_type
-  rules = lowering.lowering_rules[kernel_type]
+  rules = lowering.lowering_rules[ctx.lowering_context.kernel_type]
 
   def sub(avals_in, avals_out):
     return ctx.replace(
@@ -145,14 +167,10 @@ def lower_stock(ctx, ref, transforms, transform_avals, update, value, mask):
       block_shapes=[block_shape, *[None] * (len(avals_in) - 1)],
     )
 
-  if kernel_type != _TC:
-    # Off the TensorCore the stock rules want every index in the module.
-    if value is not None:
-      value = lowering._ensure_mlir_value(*value), value[1]
-    leaves = list(map(lowering._ensure_mlir_value, leaves, avals))
-
-  view = compat.transform_type(transform_avals, ref_aval)
-  region_aval = jax.core.ShapedArray(view.shape, view.dtype)
+  region_aval = compat.transform_type(transform_avals, ref_aval.inner_aval)
+  if mask is not None or stock in _MASKED:
+    # What the rules for masks are given, which says nothing of a mesh.
+    region_aval = jax.core.ShapedArray(region_aval.shape, region_aval.dtype)
   if update.is_load:
     rule = rules[state_primitives.get_p]
     out = rule(sub([ref_aval, *avals], [region_aval]), ref, *leaves, tree=tree)
@@ -205,6 +223,16 @@ def static_leaf(x: Any) -> Any:
   if np.ndim(x) == 0 and np.issubdtype(np.asarray(x).dtype, np.integer):
     return int(x)
   return x
+
+
+def constant_leaf(x: Any) -> Any:
+  """A scalar integer that is a constant of the module, as a Python integer."""
+  if not isinstance(x, ir.Value) or isinstance(x.owner, ir.Block):
+    return static_leaf(x)
+  if x.owner.name != "arith.constant":
+    return x
+  value = x.owner.attributes["value"]
+  return value.value if isinstance(value, ir.IntegerAttr) else x
 
 
 def known_by_id(leaves, multiples):

@@ -24,13 +24,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import jax
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import arith
 from jax._src.lib.mlir.dialects import gpu
 from jax._src.lib.triton import dialect as tt
 from jax._src.pallas import core as pallas_core
+from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.triton import lowering
-from jax._src.state import primitives as state_primitives
 from jax_swapext._src import atomic_cas
 from jax_swapext._src import atomic_rmw
 from jax_swapext._src import compat
@@ -157,15 +158,23 @@ def _pointers(ptr, block, indexer, avals, shape):
 # ## Plain accesses
 
 
-def _call_stock(ctx, primitive, ref, leaves, tree):
-  """Lowers by JAX's own rule for `ref[idx]` or `ref[idx] = value`."""
-  transforms_tree = tree.children()[0]
-  n = transforms_tree.num_leaves
-  index, value = leaves[:n], leaves[n:]
-  avals = ctx.avals_in
-  ctx = ctx.replace(avals_in=(avals[0], *avals[1 + n :], *avals[1 : 1 + n]))
+def _call_stock(ctx, primitive, ref, leaves, tree, **params):
+  """Lowers by JAX's own rule for a load or a store, with a mask or not."""
+  access, avals = tree.unflatten(leaves), tree.unflatten(ctx.avals_in[1:])
+
+  def arguments(ref, access):
+    if primitive is pallas_primitives.load_p:
+      other = access.operands[0] if access.operands else None
+      return ref, access.transforms, access.mask, other
+    return ref, access.transforms, *access.operands, access.mask
+
+  flat, args_tree = jax.tree.flatten(arguments(ref, access))
+  flat_avals = jax.tree.leaves(arguments(ctx.avals_in[0], avals))
   rule = lowering.triton_lowering_rules[primitive]
-  return rule(ctx, ref, *value, *index, tree=transforms_tree)
+  return rule(
+      ctx.replace(avals_in=flat_avals), *flat, args_tree=args_tree,
+      eviction_policy=None, **params,
+  )
 
 
 def _access(ctx, name, ref, leaves, tree):
@@ -192,13 +201,19 @@ def _access(ctx, name, ref, leaves, tree):
   return pointers, mask, operands
 
 
-def _is_stock(name, ctx, leaves, tree) -> bool:
-  """Whether JAX's rule lowers this access, if it is a plain one."""
+def _is_stock(name, ctx, leaves, tree, stock) -> bool:
+  """Whether JAX's rule lowers this access, if it is a plain one.
+
+  An access from stock syntax (`stock`) has the module of that, also where it
+  has a mask or integer arrays, which we lower otherwise.
+  """
   access, avals = tree.unflatten(leaves), tree.unflatten(ctx.avals_in[1:])
   indexer, index_avals = _indexer(
       name, ctx.avals_in[0], access.transforms, avals.transforms
   )
   _check_sizes(name, compat.indexer_shape(indexer))
+  if stock is not None:
+    return True
   return (
       avals.mask is None
       and not indexer.int_indexer_shape
@@ -229,17 +244,20 @@ def _read(pointers, mask, other=None):
   return lowering._load(pointers, mask=mask, other=other)
 
 
-def _load_rule(ctx, ref, *leaves, tree):
-  if _is_stock("load", ctx, leaves, tree):
-    return [_call_stock(ctx, state_primitives.get_p, ref, leaves, tree)]
+def _load_rule(ctx, ref, *leaves, tree, stock):
+  if _is_stock("load", ctx, leaves, tree, stock):
+    return [_call_stock(
+        ctx, pallas_primitives.load_p, ref, leaves, tree, cache_modifier=None,
+        is_volatile=False,
+    )]
   pointers, mask, operands = _access(ctx, "load", ref, leaves, tree)
   return [_read(pointers, mask, *operands)]
 
 
-def _swap_rule(ctx, ref, *leaves, tree, need_old):
+def _swap_rule(ctx, ref, *leaves, tree, need_old, stock):
   name = "swap" if need_old else "store"
-  if not need_old and _is_stock(name, ctx, leaves, tree):
-    _call_stock(ctx, state_primitives.swap_p, ref, leaves, tree)
+  if not need_old and _is_stock(name, ctx, leaves, tree, stock):
+    _call_stock(ctx, pallas_primitives.swap_p, ref, leaves, tree)
     return []
   pointers, mask, [value] = _access(ctx, name, ref, leaves, tree)
   old = []
@@ -294,7 +312,7 @@ def _rmw_kind(op, dtype):
 
 
 def _rmw_rule(
-    ctx, ref, *leaves, tree, op, order, sem, scope, reverse, need_old
+    ctx, ref, *leaves, tree, op, order, sem, scope, reverse, need_old, stock
 ):
   name = f"atomic_{op.value}"
   if op is AtomicOp.ADD_OR_SET or reverse:
@@ -302,6 +320,9 @@ def _rmw_rule(
         name, "an atomic update", "a derivative of one",
         "Differentiate outside the kernel, or use jsx.fetch_* on arrays",
     )
+  if stock is not None:
+    old = _call_stock_atomic(ctx, op, ref, leaves, tree)
+    return [old] if need_old else []
   dtype = np.dtype(ctx.avals_in[0].dtype)
   _check_atomic(name, op, order, dtype, tree, ctx.avals_in[1:])
   pointers, mask, [value] = _access(ctx, name, ref, leaves, tree)
@@ -312,6 +333,23 @@ def _rmw_rule(
   if mask is not None and need_old:
     old = arith.select(mask, old, _zeros(pointers))
   return [old] if need_old else []
+
+
+def _call_stock_atomic(ctx, op, ref, leaves, tree):
+  """Lowers by JAX's own rule; it takes what `jax.ref.addupdate` says too."""
+  # When the rules are registered, this module is not there yet.
+  from jax._src.pallas.triton import primitives
+
+  def arguments(ref, access):
+    return ref, access.transforms, *access.operands, access.mask
+
+  flat, args_tree = jax.tree.flatten(arguments(ref, tree.unflatten(leaves)))
+  avals = tree.unflatten(ctx.avals_in[1:])
+  flat_avals = jax.tree.leaves(arguments(ctx.avals_in[0], avals))
+  return lowering.triton_lowering_rules[primitives.atomic_rmw_p](
+      ctx.replace(avals_in=flat_avals), *flat, args_tree=args_tree,
+      atomic_type=primitives.AtomicOpType(op.value),
+  )
 
 
 def _cas_rule(ctx, ref, *leaves, tree, order, sem, scope, need_old):

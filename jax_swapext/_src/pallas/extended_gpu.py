@@ -1,0 +1,93 @@
+# Copyright 2026 The jax_swapext Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""`extended` for the loads, stores and atomics of `plgpu`.
+
+They lower for Mosaic GPU alone, so what that refuses can be told here, and the
+rest keeps its stock equation. Code for a warp is the exception: it is not known
+yet whether this is some.
+"""
+
+from __future__ import annotations
+
+import math
+
+from jax import numpy as jnp
+from jax._src.pallas.mosaic_gpu import primitives
+from jax_swapext._src import access as access_lib
+from jax_swapext._src import atomic_rmw
+from jax_swapext._src import extended
+from jax_swapext._src import load
+from jax_swapext._src import semantics
+from jax_swapext._src import swap
+
+Access = access_lib.Access
+AtomicOp = semantics.AtomicOp
+Rewritten = extended.Rewritten
+
+_WARPGROUP_SIZE = 128
+
+
+def _is_whole_warpgroups(ref, transforms) -> bool:
+  size = math.prod(extended.view_aval(ref, transforms).shape)
+  return size % _WARPGROUP_SIZE == 0
+
+
+def _load(eqn, used):
+  del used
+  ref, *leaves = eqn.invars
+  transforms = eqn.params["tree"].unflatten(leaves)
+  if not extended.is_ordinary(ref, transforms, eqn.outvars[0].aval.dtype):
+    return None
+  scalar = not extended.view_aval(ref, transforms).shape
+  if scalar or _is_whole_warpgroups(ref, transforms):
+    return None
+  return Rewritten(
+      load.load_p, ref, Access(tuple(transforms), None, ()), {}, True
+  )
+
+
+def _store(eqn, used):
+  del used
+  ref, value, *leaves = eqn.invars
+  transforms = eqn.params["tree"].unflatten(leaves)
+  if not extended.is_ordinary(ref, transforms, value.aval.dtype):
+    return None
+  scalar = math.prod(value.aval.shape) == 1
+  if scalar or _is_whole_warpgroups(ref, transforms):
+    return None
+  access = Access(tuple(transforms), None, (value,))
+  return Rewritten(swap.swap_p, ref, access, {"need_old": False}, False)
+
+
+def _atomic_store(eqn, used):
+  del used
+  args_tree, kind = eqn.params["args_tree"], eqn.params["atomic_type"]
+  ref, transforms, value = args_tree.unflatten(eqn.invars)
+  op = AtomicOp(kind.value)
+  if not extended.is_ordinary(ref, transforms, value.aval.dtype, op):
+    return None
+  compares = op in (AtomicOp.MAX, AtomicOp.MIN)
+  is_float = jnp.issubdtype(value.aval.dtype, jnp.floating)
+  if _is_whole_warpgroups(ref, transforms) and not (compares and is_float):
+    return None
+  access = Access(tuple(transforms), None, (value,))
+  params = extended.atomic_params(op)
+  return Rewritten(atomic_rmw.atomic_rmw_p, ref, access, params, False)
+
+
+extended.rewrites[primitives.load_p] = _load
+# Drop the condition once jax >= 0.12: `plgpu.store` is new there.
+if hasattr(primitives, "store_p"):
+  extended.rewrites[primitives.store_p] = _store
+extended.rewrites[primitives.atomic_store_p] = _atomic_store
