@@ -19,9 +19,14 @@ import cases
 import jax
 import jax.numpy as jnp
 import jax_swapext as jsx
+from jax_swapext._src import compat
 import numpy as np
 
 _SHAPE = (4, 6)
+
+# Outside `jit` and other transformations, JAX 0.11 has no views of Refs.
+_HAS_EAGER_VIEWS = compat.version_tuple(jax.__version__) >= (0, 12)
+_JIT = (False, True) if _HAS_EAGER_VIEWS else (True,)
 
 
 def _a(*indices):
@@ -68,7 +73,7 @@ def _view(ref, chain):
 class ChainTest(parameterized.TestCase):
 
   @parameterized.product(
-      chain=list(_CHAINS), op=_OPS, jit=(False, True), last_apart=(0, 1)
+      chain=list(_CHAINS), op=_OPS, jit=_JIT, last_apart=(0, 1)
   )
   def test_chain(self, chain, op, jit, last_apart):
     """The last index is a part of the view, or the index of the operation."""
@@ -89,7 +94,7 @@ class ChainTest(parameterized.TestCase):
       run = jax.jit(run)
     op.check(run(x.reshape(_SHAPE)), x, positions, *values)
 
-  @parameterized.product(masked=(False, True), jit=(False, True))
+  @parameterized.product(masked=(False, True), jit=_JIT)
   def test_masked_negative_view(self, masked, jit):
     mask = np.array([True, False, True]) if masked else np.ones(3, bool)
 
@@ -120,11 +125,15 @@ class ChainTest(parameterized.TestCase):
         np.arange(12) == 5))
 
   def test_none_may_not_reorder_repeated_elements(self):
-    view = jax.new_ref(jnp.zeros((2, 2, 1))).at[_a(0, 0, 1)]
+    @jax.jit
+    def f():
+      view = jax.new_ref(jnp.zeros((2, 2, 1))).at[_a(0, 0, 1)]
+      jsx.atomic_xchg(view, (slice(0, 2), _a(0, 0), None, _a(0, 0)), 1)
+
     with self.assertRaisesRegex(
         NotImplementedError, "atomic_xchg: wanted no None.*reshape"
     ):
-      jsx.atomic_xchg(view, (slice(0, 2), _a(0, 0), None, _a(0, 0)), 1)
+      f()
 
 
 class WidthTest(parameterized.TestCase):
