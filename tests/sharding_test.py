@@ -319,6 +319,18 @@ class PartitionTest(parameterized.TestCase):
 
   @parameterized.parameters("asked", "compact")
   @on_eight_devices
+  def test_unique_indices(self, form):
+    x, _, value = self._arguments(cases.ADD, np.float32)
+    idx = np.arange(-64, 80, dtype=np.int32)[::4]  # Some are outside.
+    idx, value = idx[16:], value[: idx.size - 16]
+    f = functools.partial(jsx.fetch_add, unique_indices=True)
+    for table in (P("a"), P(("b", "a")), P()):
+      with self.subTest(str(table)):
+        sharded = self._put(self._mesh(), table, P(), x, idx, value)
+        _check(cases.ADD, _run(form, f, *sharded), x, idx, value)
+
+  @parameterized.parameters("asked", "compact")
+  @on_eight_devices
   def test_old_values_keep_their_bits(self, form):
     # They are summed over the devices, with zeros.
     mesh = self._mesh()
@@ -340,6 +352,9 @@ class PartitionTest(parameterized.TestCase):
       self.assertEqual(_collectives(compiled), {"all-reduce": 1})
       self.assertIn("input_output_alias", compiled.as_text())
       self.assertEqual(compiled.output_shardings[1], sharded[0].sharding)
+      unique = functools.partial(jsx.fetch_xchg, unique_indices=True)
+      compiled = jax.jit(unique).lower(*sharded).compile()
+      self.assertEqual(_collectives(compiled), {"all-reduce": 1})
       without_old = jax.jit(lambda *args: jsx.fetch_xchg(*args)[1])
       compiled = without_old.lower(*sharded).compile()
       self.assertEqual(_collectives(compiled), {})

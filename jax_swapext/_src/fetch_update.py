@@ -397,9 +397,6 @@ def lowering(fun, *, asks: bool = True):
           functools.partial(fetch_update_p.bind, **params),
           out_sharding=[a.sharding for a in ctx.avals_out],
       )
-    elif params["unique_indices"]:
-      # A gather and a scatter: XLA splits those well by itself.
-      whole = functools.partial(local, **params)
     else:
       whole = partition.split(
           ctx,
