@@ -27,6 +27,8 @@ import subprocess
 import sys
 
 import numpy as np
+from triton_tensor import TYPES
+from triton_tensor import Tensor
 
 _N, _BLOCK = 200, 256
 
@@ -174,10 +176,6 @@ def _kernels():
       yield name, update, dict(OP=name.split("_")[0], BLOCK=_BLOCK)
 
 
-_TYPES = {"float32": "fp32", "float64": "fp64", "int32": "i32", "int64": "i64",
-          "uint32": "u32"}
-
-
 def _compile_all():
   import triton
   from triton.backends.compiler import GPUTarget
@@ -185,7 +183,7 @@ def _compile_all():
   found = {}
   for name, kernel, constants in _kernels():
     arguments = inputs()[name]
-    types = ["*" + _TYPES[a.dtype.name] if isinstance(a, np.ndarray) else "i32"
+    types = ["*" + TYPES[a.dtype.name] if isinstance(a, np.ndarray) else "i32"
              for a in arguments]
     signature = dict(zip(kernel.arg_names, types, strict=False))
     signature |= {c: "constexpr" for c in constants}
@@ -196,60 +194,13 @@ def _compile_all():
   return found
 
 
-class _Tensor:
-  """What Triton's interpreter asks of a tensor, around a NumPy array."""
-
-  device = "cpu"
-
-  def __init__(self, array):
-    self.array = array
-
-  @property
-  def dtype(self):
-    return _TYPES[self.array.dtype.name]
-
-  @property
-  def shape(self):
-    return self.array.shape
-
-  def data_ptr(self):
-    return self.array.ctypes.data
-
-  def untyped_storage(self):
-    return self
-
-  def cpu(self):
-    return self
-
-  def storage_offset(self):
-    return 0
-
-  def size(self):
-    return self.array.shape
-
-  def stride(self):
-    return tuple(s // self.array.itemsize for s in self.array.strides)
-
-  def new_empty(self, *args, **kwargs):
-    del args, kwargs  # It shares the memory: it is a copy of the interpreter's.
-    return _Tensor(self.array)
-
-  def set_(self, storage, *args):
-    del args
-    self.array = storage.array
-
-  def copy_(self, other):
-    if self.array is not other.array:
-      self.array[...] = other.array
-
-
 def _interpret_all():
   found = {}
   for name, kernel, constants in _kernels():
-    arguments = [_Tensor(a) if isinstance(a, np.ndarray) else a
+    arguments = [Tensor(a) if isinstance(a, np.ndarray) else a
                  for a in inputs()[name]]
     kernel[(1,)](*arguments, **constants)
-    found[name] = [a.array for a in arguments if isinstance(a, _Tensor)]
+    found[name] = [a.array for a in arguments if isinstance(a, Tensor)]
   return found
 
 

@@ -38,6 +38,7 @@ from jax_swapext._src import fetch_update
 from jax_swapext._src import semantics
 from jax_swapext._src.xla import cuda
 import numpy as np
+import triton_tensor
 
 KINDS = {80: "NVIDIA A100", 90: "NVIDIA H200", 100: "NVIDIA B200"}
 
@@ -205,61 +206,6 @@ def emitted(launched: Launch, reports: list | None = None, **options):
   return launch
 
 
-class _Tensor:
-  """What Triton's interpreter asks of a tensor, around a NumPy array."""
-
-  device = "cpu"
-
-  def __init__(self, array):
-    self.array = array
-
-  @property
-  def dtype(self):
-    return _TYPES[self.array.dtype.name]
-
-  @property
-  def shape(self):
-    return self.array.shape
-
-  def data_ptr(self):
-    return self.array.ctypes.data
-
-  def untyped_storage(self):
-    return self
-
-  def cpu(self):
-    return self
-
-  def storage_offset(self):
-    return 0
-
-  def size(self):
-    return self.array.shape
-
-  def stride(self):
-    return tuple(s // self.array.itemsize for s in self.array.strides)
-
-  def new_empty(self, *args, **kwargs):
-    del args, kwargs  # It shares the memory: it is a copy of the interpreter's.
-    return _Tensor(self.array)
-
-  def set_(self, storage, *args):
-    del args
-    self.array = storage.array
-
-  def copy_(self, other):
-    if self.array is not other.array:
-      self.array[...] = other.array
-
-
-_TYPES = {
-    "bool": "i1", "bfloat16": "bf16", "float16": "fp16", "float32": "fp32",
-    "float64": "fp64", "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5",
-    **{f"int{b}": f"i{b}" for b in (8, 16, 32, 64)},
-    **{f"uint{b}": f"u{b}" for b in (8, 16, 32, 64)},
-}
-
-
 def _interpret(kernel, *args, need_old, programs, num_warps, DTYPE, platform,
                capability, **static):
   """A launch that runs the kernel in Triton's interpreter."""
@@ -277,7 +223,7 @@ def _interpret(kernel, *args, need_old, programs, num_warps, DTYPE, platform,
     # What overflows is meant to, and discarded lanes hold anything.
     with np.errstate(all="ignore"):
       getattr(triton_kernels, kernel)[(programs,)](
-          *map(_Tensor, arrays), n, rows, columns, **static,
+          *map(triton_tensor.Tensor, arrays), n, rows, columns, **static,
           DTYPE=getattr(tl, DTYPE.name), NEED_OLD=need_old,
       )
 
