@@ -42,38 +42,6 @@ import numpy as np
 
 _TIMEOUT_S = 300
 
-_ARCHITECTURES = {"h200": 9, "b200": 10}
-
-# The package knows GPUs too; but importing it changes what stock refuses, which
-# the child is to find out.
-_TARGET_CONFIG = """
-gpu_device_info {{
-  threads_per_block_limit: 1024
-  threads_per_warp: 32
-  shared_memory_per_block: 49152
-  shared_memory_per_block_optin: 232448
-  shared_memory_per_core: 233472
-  threads_per_core_limit: 2048
-  core_count: 132
-  fpus_per_core: 128
-  block_dim_limit_x: 2147483647
-  block_dim_limit_y: 65535
-  block_dim_limit_z: 65535
-  memory_bandwidth: 4800000000000
-  l2_cache_size: 52428800
-  clock_rate_ghz: 1.98
-  device_memory_size: 151397597184
-  registers_per_core_limit: 65536
-  registers_per_block_limit: 65536
-  cuda_compute_capability {{
-    major: {major}
-    feature_extension: ACCELERATED_FEATURES
-  }}
-}}
-platform_name: "CUDA"
-device_description_str: "sm_{major}0a"
-"""
-
 
 class CompileError(Exception):
   """The child raised, or died; `kind` is the exception's type name there."""
@@ -189,9 +157,7 @@ def _tools() -> tuple[str, str] | None:
 
 def available() -> bool:
   """Whether the CUDA plugin that holds the compiler is installed."""
-  return any(importlib.util.find_spec(f"jax_plugins.xla_cuda{n}")
-             for n in (12, 13)) if importlib.util.find_spec(
-                 "jax_plugins") else False
+  return _gpus().is_available()
 
 
 class Compiler:
@@ -308,15 +274,20 @@ def _load(path: str):
   return module
 
 
+def _gpus():
+  """The package's `gpu_compiler`, without the package.
+
+  Importing that changes what stock refuses, which the child is to find out.
+  """
+  root = pathlib.Path(__file__).parents[2]
+  return _load(str(root / "jax_swapext" / "_src" / "gpu_compiler.py"))
+
+
 @functools.cache
 def _mesh(target: str, devices: int):
   import jax
-  from jax.experimental import topologies
-  shape = f"1x1x{devices}"
-  topology = topologies.get_topology_desc(
-      shape, platform="cuda", topology=shape,
-      target_config=_TARGET_CONFIG.format(major=_ARCHITECTURES[target]))
-  return jax.sharding.Mesh(np.array(topology.devices), ("device",))
+  found = _gpus().devices_of(target, devices)
+  return jax.sharding.Mesh(np.array(found), ("device",))
 
 
 def _kernel_call(lowered):
@@ -391,7 +362,7 @@ def _compile_here(target, devices, path, qualname, args, kwargs):
       texts.append(files[0].read_text() if files else None)
   if texts[0] is not None:
     _texts[key] = tuple(texts)
-  return (*_texts[key], f"sm_{_ARCHITECTURES[target]}0a", *call)
+  return (*_texts[key], _gpus().architecture(target), *call)
 
 
 def _serve(target: str, devices: int):
