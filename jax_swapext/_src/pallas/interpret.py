@@ -192,12 +192,9 @@ def _access_region(ref, region: Region, update: Update, remote: bool):
         update, lambda part: _box(ref, region, part, remote), ref.dtype
       )
     return _box(ref, region, update, remote)
-  if update.name == "swap" and update.need_old and region.int_shape:
-    first = update.replace(name="load", op=None, operands=())
-    old = _loop(ref, region, first, remote)
-    _loop(ref, region, update.replace(name="store", need_old=False), remote)
-    return old
-  return _loop(ref, region, update, remote)
+  return tpu_region.in_passes(
+    region, update, lambda part: _loop(ref, region, part, remote)
+  )
 
 
 def _if(update: Update, access, dtype):

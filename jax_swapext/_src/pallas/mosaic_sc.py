@@ -196,18 +196,14 @@ def _access_smem(ref, region: Region, update: Update):
   if region.prefix:
     view = compat.TransformedRef(ref, region.prefix)
   if region.natural_shape:
-    return _smem_vector(view, region, update)
+    return tpu_region.in_passes(
+      region, update, functools.partial(_smem_vector, view, region)
+    )
   return tpu_copies.access_scalar(view, region, update)
 
 
 def _smem_vector(view, region: Region, update: Update):
   """One element after the other, as nothing else reaches them."""
-  if update.name == "swap" and region.int_shape:
-    # With repeated positions, all old values are those before the swap.
-    reading = update.replace(name="load", op=None, operands=())
-    old = _smem_vector(view, region, reading)
-    _smem_vector(view, region, update.replace(name="store", need_old=False))
-    return old
   [n] = region.natural_shape
   mask = update.mask
   if mask is not None:

@@ -21,6 +21,7 @@ bounds, are accessed at once.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from jax import lax
@@ -208,7 +209,9 @@ def access(ref: Any, region: Region, update: Update) -> Any | None:
     The old value, or None if it is not wanted.
   """
   if region.natural_shape:
-    return _vector(ref, region, update)
+    return tpu_region.in_passes(
+      region, update, functools.partial(_vector, ref, region)
+    )
 
   def one(part: Update):
     return sc_words.update_element(ref, region.indices, part)
@@ -245,12 +248,6 @@ def _combine(update: Update, old, operands):
 
 def _vector(ref, region: Region, update: Update):
   """One element after the other, all that they need staged in memory."""
-  if update.name == "swap" and region.int_shape:
-    # With repeated positions, all old values are those before the swap.
-    reading = update.replace(name="load", op=None, operands=())
-    old = _vector(ref, region, reading)
-    _vector(ref, region, update.replace(name="store", need_old=False))
-    return old
   [n] = region.natural_shape
   dtype = ref.dtype
   packing, width = tpu_values.packing(dtype), 8 * dtype.itemsize

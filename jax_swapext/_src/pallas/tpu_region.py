@@ -309,6 +309,19 @@ def lane_of(region: Region, k: int) -> list[Any]:
   return [at(index) for index in region.indices]
 
 
+def in_passes(region: Region, update: Update, access: Any) -> Any:
+  """`access(update)`, which goes element by element, for positions that repeat.
+
+  All old values of a swap are those before it: so all are read before any
+  position is written.
+  """
+  if update.name != "swap" or not region.int_shape:
+    return access(update)
+  old = access(update.replace(name="load", op=None, operands=()))
+  access(update.replace(name="store", need_old=False))
+  return old
+
+
 def is_outside(region: Region) -> bool:
   """Whether a scalar index is known to lie outside."""
   return any(
