@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 TESTS = sorted(path.stem for path in (ROOT / "tests").glob("*_test.py"))
 TIMEOUTS = {"small": "short", "medium": "moderate", "large": "long"}
 # Loaded in child processes, by name.
-COMPILERS = {"flatbuffers", "jax_cuda13_plugin", "libtpu"}
+COMPILERS = {"jax_cuda13_plugin", "libtpu"}
 
 
 def _evaluate():
@@ -123,9 +123,10 @@ class BuildTest(parameterized.TestCase):
 
   def test_the_library_needs_what_the_project_does(self):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = [re.match(r"[\w-]+", d)[0] for d in project["dependencies"]]
+    names = [re.match(r"[\w-]+", d)[0] for d in project["dependencies"]]
     self.assertCountEqual(
-        TARGETS["jax_swapext"]["deps"], [f"@pypi//{n}" for n in needed]
+        TARGETS["jax_swapext"]["deps"],
+        [f"@pypi//{n.replace('-', '_')}" for n in names],
     )
     module = (ROOT / "MODULE.bazel").read_text()
     floor = project["requires-python"].removeprefix(">=")
