@@ -22,10 +22,8 @@ import stock_gpu_corpus
 # What the decorator leaves to stock: a load with an `other`, for which Triton
 # has a rule; an update whose value gets its layout when it is lowered; and what
 # stock has no words for.
-STAYS_STOCK = (
-    "masked_load", "atomic_splat", "atomic_exchange",
-    "atomic_compare_and_swap",
-)
+# `plgpu` has no such functions.
+STAYS_STOCK = ("atomic_exchange", "atomic_compare_and_swap")
 WORKS = tuple(x for x in stock_gpu_corpus.REFUSED if x not in STAYS_STOCK)
 
 

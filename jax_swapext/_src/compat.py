@@ -78,6 +78,15 @@ WriteEffect = _state_types.WriteEffect
 
 # A rule that turns a Ref operation into one on the Ref's value.
 register_discharge_rule = _discharge.register_discharge_rule
+
+
+def discharge_call(ctx: Any, *args: Any, jaxpr: Any) -> Any:
+  """The discharge rule of a primitive that does what a jaxpr says."""
+  return _discharge._eval_jaxpr_discharge_rule(
+      _pe.eval_jaxpr_p, ctx, *args, call_jaxpr=jaxpr
+  )
+
+
 constrain = _discharge.constrain
 unconstrain = _discharge.unconstrain
 
@@ -221,6 +230,8 @@ Jaxpr: Any = _core.Jaxpr
 get_p = _state_primitives.get_p
 ref_swap_p = _state_primitives.swap_p
 addupdate_p = _state_primitives.addupdate_p
+# What an index that mixes integer arrays and scalars makes of the scalars.
+broadcast_to_p = _state_primitives.broadcast_to_p
 
 AccumEffect = _state_types.AccumEffect
 
@@ -261,6 +272,28 @@ def trace_thunk(fun: Callable[[], Any], named_after: Callable[..., Any]) -> Any:
       fun, _flattree.flatten_args(), debug_info
   )
   return jaxpr
+
+
+def trace_on(fun: Callable[..., Any], avals: Sequence[Any]) -> Any:
+  """The jaxpr of a function of Refs and arrays, without unused results."""
+  jaxpr = jax.make_jaxpr(fun)(*avals)
+  return _pe.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
+
+
+def evaluate_where_not_staged(primitive: Any) -> None:
+  """Makes a primitive with a `jaxpr` do what that says, except in a jaxpr.
+
+  Whatever transforms an equation of it then transforms those of the jaxpr.
+  """
+
+  def bind_with_trace(trace, args, avals, params, /):
+    if isinstance(trace, _pe.DynamicJaxprTrace):
+      return stage(trace, args, avals, params)
+    with _core.set_current_trace(trace):
+      return _core.eval_jaxpr(params["jaxpr"], (), *args)
+
+  stage = primitive.bind_with_trace
+  primitive.def_bind_with_trace(bind_with_trace)
 
 
 def splice(jaxpr: Any) -> list[Any]:

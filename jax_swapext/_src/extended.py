@@ -32,10 +32,12 @@ from typing import Any, NamedTuple
 import weakref
 
 import jax
+import jax.numpy as jnp
 from jax_swapext._src import access as access_lib
 from jax_swapext._src import atomic_rmw
 from jax_swapext._src import compat
 from jax_swapext._src import load
+from jax_swapext._src import native
 from jax_swapext._src import semantics
 from jax_swapext._src import swap
 
@@ -113,7 +115,9 @@ def _call(kernel, args, kwargs):
     structure = tree, traced, kept
     return [x for t, x in zip(traced, leaves) if t]
 
-  jaxpr = rewrite(compat.trace_thunk(thunk, kernel))
+  with tracing():
+    jaxpr = compat.trace_thunk(thunk, kernel)
+  jaxpr = rewrite(jaxpr)
   outs = iter(compat.splice(jaxpr))
   tree, traced, kept = structure
   return tree.unflatten(
@@ -175,6 +179,36 @@ def is_everywhere() -> bool:
   return _everywhere.value
 
 
+_tracing = jax.make_user_context(False)
+
+
+def tracing() -> Any:
+  """A context manager around the trace of a decorated kernel."""
+  return _tracing(True)
+
+
+def take_more(primitive: Any, instead: Callable[..., Any]) -> None:
+  """Makes decorated kernels take what binding a stock primitive refuses.
+
+  That is refused while the kernel is traced, so there is no equation for us.
+
+  Args:
+    primitive: the stock primitive.
+    instead: a function of what is bound; returns what binding is to return, or
+      None if stock takes it.
+  """
+  stock_bind = primitive.bind
+
+  @functools.wraps(stock_bind)
+  def bind(*args, **params):
+    if _tracing.value or is_everywhere():
+      if (out := instead(*args, **params)) is not None:
+        return out
+    return stock_bind(*args, **params)
+
+  primitive.bind = bind
+
+
 # ## The rewrite
 
 
@@ -197,8 +231,9 @@ class Rewritten(NamedTuple):
 
 
 # From a stock primitive to a function of an equation and of whether its result
-# is used. Pallas' own primitives are added when Pallas is loaded.
-rewrites: dict[Any, Callable[[Any, bool], Rewritten | None]] = {}
+# is used, which returns a Rewritten, an equation of `native`, or None. Pallas'
+# own primitives are added when Pallas is loaded.
+rewrites: dict[Any, Callable[[Any, bool], Any]] = {}
 
 # Jaxprs by the jaxpr they were rewritten from, and by whether the kernel gives
 # layouts; None where nothing changed. It keeps equal what was the same: lowered
@@ -244,6 +279,8 @@ def _rewrite_eqn(eqn, used, laid_out):
   new = rule(eqn, any(id(v) in used for v in eqn.outvars))
   if new is None:
     return eqn
+  if not isinstance(new, Rewritten):
+    return new
   leaves, tree = jax.tree.flatten(new.access)
   loads = new.primitive is load.load_p
   effect = compat.ReadEffect if loads else compat.WriteEffect
@@ -365,6 +402,12 @@ def view_aval(ref: Any, transforms: Sequence[Any]) -> jax.core.ShapedArray:
   return compat.transform_type(avals, ref.aval.inner_aval)
 
 
+def view(ref: Any, transforms: Sequence[Any]) -> Any:
+  """The view of a Ref, of arrays, that a stock equation has in two parts."""
+  transforms = tuple(transforms)
+  return compat.TransformedRef(ref, transforms) if transforms else ref
+
+
 def _get(eqn, used):
   del used
   ref, *leaves = eqn.invars
@@ -396,6 +439,13 @@ def _addupdate(eqn, used):
   return Rewritten(atomic_rmw.atomic_rmw_p, ref, access, params, False)
 
 
+def _broadcast_to(eqn, used):
+  del used
+  # JAX puts it where an index mixes integer arrays and scalars.
+  shape = eqn.params["shape"]
+  return native.equation(eqn, lambda x: jnp.broadcast_to(x, shape))
+
+
 def atomic_params(
     op: semantics.AtomicOp, *, sem: str = "relaxed", need_old: bool = False
 ) -> dict[str, Any]:
@@ -409,3 +459,4 @@ def atomic_params(
 rewrites[compat.get_p] = _get
 rewrites[compat.ref_swap_p] = _swap
 rewrites[compat.addupdate_p] = _addupdate
+rewrites[compat.broadcast_to_p] = _broadcast_to

@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import math
 
-from jax import numpy as jnp
 from jax._src.pallas.mosaic_gpu import primitives
 from jax_swapext._src import access as access_lib
 from jax_swapext._src import atomic_rmw
 from jax_swapext._src import extended
 from jax_swapext._src import load
+from jax_swapext._src import native
 from jax_swapext._src import semantics
 from jax_swapext._src import swap
 
@@ -77,10 +77,16 @@ def _atomic_store(eqn, used):
   op = AtomicOp(kind.value)
   if not extended.is_ordinary(ref, transforms, value.aval.dtype, op):
     return None
-  compares = op in (AtomicOp.MAX, AtomicOp.MIN)
-  is_float = jnp.issubdtype(value.aval.dtype, jnp.floating)
-  if _is_whole_warpgroups(ref, transforms) and not (compares and is_float):
-    return None
+  if _is_whole_warpgroups(ref, transforms):
+    # The layout of the value decides, and other backends have no rule.
+    update = getattr(atomic_rmw, f"atomic_{kind.value}")
+
+    def meaning(*flat):
+      ref, transforms, value = args_tree.unflatten(flat)
+      update(extended.view(ref, transforms), None, value)
+      return ()
+
+    return native.equation(eqn, meaning)
   access = Access(tuple(transforms), None, (value,))
   params = extended.atomic_params(op)
   return Rewritten(atomic_rmw.atomic_rmw_p, ref, access, params, False)

@@ -42,6 +42,7 @@ from jax_swapext._src.pallas import gpu_dialect
 from jax_swapext._src.pallas import gpu_engine
 from jax_swapext._src.pallas import gpu_ir
 from jax_swapext._src.pallas import gpu_layouts
+from jax_swapext._src.pallas import gpu_native
 from jax_swapext._src.pallas import gpu_site
 from jax_swapext._src.pallas import gpu_view
 from jax_swapext._src.pallas import gpu_warp_math
@@ -370,3 +371,4 @@ _register(
     ),
 )
 gpu_warp_math.register()
+gpu_native.register()

@@ -243,4 +243,16 @@ def _assembled(scalars: Sequence[Any], dtype):
   return pl.run_scoped(body, pltpu.VMEM((n,), dtype))
 
 
+def _lowers_natively(stock, ref) -> bool:
+  """Whether stock lowers a gather, a compressing store or the like."""
+  # When the rules are registered, this module is not there yet.
+  from jax._src.pallas.mosaic import sc_primitives
+
+  if stock in (sc_primitives.gather_p, sc_primitives.scatter_p):
+    return tpu_lowering.memory_space(ref) == "vmem"
+  return stock in (sc_primitives.load_p, sc_primitives.swap_p)
+
+
 tpu_lowering.register([_VECTOR, _SCALAR], _lower, ensure_mlir_values=True)
+tpu_lowering.register_native([_VECTOR], _lowers_natively)
+tpu_lowering.register_native([_SCALAR], lambda *_: False)
