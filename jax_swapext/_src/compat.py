@@ -235,6 +235,8 @@ broadcast_to_p = _state_primitives.broadcast_to_p
 
 AccumEffect = _state_types.AccumEffect
 
+eval_jaxpr = _core.eval_jaxpr
+
 
 def replace_eqn(
     eqn: Any, primitive: Any, invars: Sequence[Any], outvars: Sequence[Any],

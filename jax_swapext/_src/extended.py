@@ -355,8 +355,14 @@ _VIEWS = (
 )
 
 
+# Views that one backend has: type to a function of an access' transforms, to
+# whether the stock rules of that backend load and store what they select.
+own_views: dict[type, Callable[[Sequence[Any]], bool]] = {}
+
+
 def is_ordinary(
-    ref: Any, transforms: Sequence[Any], dtype: Any, op: Any = None
+    ref: Any, transforms: Sequence[Any], dtype: Any, op: Any = None,
+    *, plain: bool = False,
 ) -> bool:
   """Whether our rules know such a Ref, and views like this one.
 
@@ -368,6 +374,8 @@ def is_ordinary(
     transforms: of the access.
     dtype: of what is accessed.
     op: the atomic operation, if it is one.
+    plain: whether this is a load, store or swap without a mask. Through one of
+      `own_views` stock may lower it.
   """
   if type(ref.aval) is not jax.ref.AbstractRef:
     return False
@@ -379,7 +387,11 @@ def is_ordinary(
     return False
   if not all(isinstance(d, int) for d in inner.shape):
     return False
-  return all(isinstance(t, _VIEWS) for t in transforms) and _has(dtype, op)
+  own = [own_views[type(t)] for t in transforms if type(t) in own_views]
+  if plain and own and all(lowers(transforms) for lowers in own):
+    return False
+  known = sum(isinstance(t, _VIEWS) for t in transforms) + len(own)
+  return known == len(transforms) and _has(dtype, op)
 
 
 @functools.cache
@@ -412,7 +424,8 @@ def _get(eqn, used):
   del used
   ref, *leaves = eqn.invars
   transforms = eqn.params["tree"].unflatten(leaves)
-  if not is_ordinary(ref, transforms, eqn.outvars[0].aval.dtype):
+  dtype = eqn.outvars[0].aval.dtype
+  if not is_ordinary(ref, transforms, dtype, plain=True):
     return None
   access = access_lib.Access(transforms, None, ())
   return Rewritten(load.load_p, ref, access, {}, True)
@@ -421,7 +434,7 @@ def _get(eqn, used):
 def _swap(eqn, used):
   ref, value, *leaves = eqn.invars
   transforms = eqn.params["tree"].unflatten(leaves)
-  if not is_ordinary(ref, transforms, value.aval.dtype):
+  if not is_ordinary(ref, transforms, value.aval.dtype, plain=True):
     return None
   access = access_lib.Access(transforms, None, (value,))
   return Rewritten(swap.swap_p, ref, access, {"need_old": used}, used)

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from jax.interpreters import mlir
 from jax_swapext._src import compat
 
 # Params: `stock` and `stock_params`, of the equation as it was, and `jaxpr`,
@@ -69,8 +70,15 @@ def _native_abstract_eval(*avals, jaxpr, **_):
   return [v.aval for v in jaxpr.outvars], effects
 
 
-# Transformations and eager execution need the meaning alone.
+# Transformations, eager execution and XLA need the meaning alone.
 compat.evaluate_where_not_staged(native_p)
+
+
+def _native_evaluated(*args, jaxpr, **_):
+  return compat.eval_jaxpr(jaxpr, (), *args)
+
+
+mlir.register_lowering(native_p, mlir.lower_fun(_native_evaluated))
 
 
 @compat.register_discharge_rule(native_p)
