@@ -60,7 +60,7 @@ _CALLS = {
     "replace_eqns": (None, ()),
     "trace_thunk": (None, None),
     "splice": (None,),
-    "discharge_call": (None,),
+    "discharge_call": (None, (), None),
     "trace_on": (None, ()),
     "eval_jaxpr": (None, ()),
     "evaluate_where_not_staged": (None,),

@@ -80,7 +80,7 @@ WriteEffect = _state_types.WriteEffect
 register_discharge_rule = _discharge.register_discharge_rule
 
 
-def discharge_call(ctx: Any, *args: Any, jaxpr: Any) -> Any:
+def discharge_call(ctx: Any, args: Sequence[Any], jaxpr: Any) -> Any:
   """The discharge rule of a primitive that does what a jaxpr says."""
   return _discharge._eval_jaxpr_discharge_rule(
       _pe.eval_jaxpr_p, ctx, *args, call_jaxpr=jaxpr
@@ -316,14 +316,17 @@ def splice(jaxpr: Any) -> list[Any]:
     return trace.to_jaxpr_tracer(x, source_info)
 
   for eqn in jaxpr.eqns:
-    source_info = eqn.source_info.replace(
-        name_stack=scope + eqn.source_info.name_stack
-    )
-    place = {v: k for k, v in enumerate(eqn.invars) if type(v) is _core.Var}
-    effects = {
-        e.replace(place[e.input]) if hasattr(e, "input") else e
-        for e in eqn.effects
-    }
+    source_info, effects = eqn.source_info, eqn.effects
+    if scope.stack:
+      source_info = source_info.replace(
+          name_stack=scope + source_info.name_stack
+      )
+    if effects:
+      place = {v: k for k, v in enumerate(eqn.invars) if type(v) is _core.Var}
+      effects = {
+          e.replace(place[e.input]) if hasattr(e, "input") else e
+          for e in effects
+      }
     outs = trace.emit_eqn(
         [read(v, source_info) for v in eqn.invars],
         [v.aval for v in eqn.outvars],

@@ -83,4 +83,4 @@ mlir.register_lowering(native_p, mlir.lower_fun(_native_evaluated))
 
 @compat.register_discharge_rule(native_p)
 def _native_discharge(ctx, *args, jaxpr, **_):
-  return compat.discharge_call(ctx, *args, jaxpr=jaxpr)
+  return compat.discharge_call(ctx, args, jaxpr)
