@@ -60,6 +60,10 @@ _CALLS = {
     "replace_eqns": (None, ()),
     "trace_thunk": (None, None),
     "splice": (None,),
+    "discharge_call": (None, (), None),
+    "trace_on": (None, ()),
+    "eval_jaxpr": (None, ()),
+    "evaluate_where_not_staged": (None,),
 }
 
 # Attributes that the library reads from a private class.

@@ -431,9 +431,8 @@ def _pallas_triton() -> list[Row]:
       row(("atomic_cas",), cas, False, any_order, (orders,)),
       row(plain, ALL, False, "access the next larger one under a mask",
           ("sizes that are no powers of two",)),
-      row(plain, ALL, False,
-          "combine the indices into one, and reshape or bitcast the value",
-          ("views of views",)),
+      row(plain, ALL, False, "bitcast the value",
+          ("views of elements as larger or smaller ones",)),
   ]
 
 
