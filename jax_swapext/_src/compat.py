@@ -222,8 +222,6 @@ get_p = _state_primitives.get_p
 ref_swap_p = _state_primitives.swap_p
 addupdate_p = _state_primitives.addupdate_p
 
-AccumEffect = _state_types.AccumEffect
-
 
 def replace_eqn(
     eqn: Any, primitive: Any, invars: Sequence[Any], outvars: Sequence[Any],
