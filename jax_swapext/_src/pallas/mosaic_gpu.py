@@ -42,6 +42,7 @@ from jax_swapext._src.pallas import gpu_dialect
 from jax_swapext._src.pallas import gpu_engine
 from jax_swapext._src.pallas import gpu_ir
 from jax_swapext._src.pallas import gpu_layouts
+from jax_swapext._src.pallas import gpu_native
 from jax_swapext._src.pallas import gpu_site
 from jax_swapext._src.pallas import gpu_view
 from jax_swapext._src.pallas import gpu_warp_math
@@ -77,14 +78,15 @@ def _plain_index(site: Site) -> bool:
 
 def _fits_tiles(site: Site, ctx) -> bool:
   """Whether stock can move the region of a tiled Ref, if it is one."""
-  if not any(
-      isinstance(t, gpu_core.UntilingTransform)
-      for t in site.access_avals().transforms
-  ):
-    return True
+  tiled = [
+      t for t in site.access_avals().transforms
+      if isinstance(t, gpu_core.UntilingTransform)
+  ]
+  shape = site.region().shape
+  if not tiled or not shape:
+    return not tiled
   if ctx.out_layout_hint is not None:
     return True  # Whoever asked for a layout knows the tiling.
-  shape = site.region().shape
   # Without one, stock takes the layout of a matrix product's result.
   return len(shape) == 2 and shape[0] % 64 == 0 and shape[1] % 8 == 0
 
@@ -107,6 +109,8 @@ def _stock_lowers(site: Site, ctx, ref, from_stock: bool) -> bool:
   shape = site.region().shape
   swaps = request.reads and request.writes
   if not shape:
+    if not _fits_tiles(site, ctx):
+      return False
     if swaps:
       return False  # Threads may store before others have read.
     # Stock has no scalar load from SMEM in warp code of Warpgroup lowering.
@@ -370,3 +374,4 @@ _register(
     ),
 )
 gpu_warp_math.register()
+gpu_native.register()
