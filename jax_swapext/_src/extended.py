@@ -67,6 +67,7 @@ def extended[**P, R](kernel: Callable[P, R]) -> Callable[P, R]:
     function is returned as it is.
 
   Raises:
+    TypeError: `kernel` cannot be called.
     NotImplementedError: when the kernel is lowered, at the line of the access,
       if its place cannot do it; the message says the way out.
 
@@ -82,6 +83,8 @@ def extended[**P, R](kernel: Callable[P, R]) -> Callable[P, R]:
     >>> pl.pallas_call(kernel, out, interpret=True)(x)[0, 2:5]
     Array([   0., 1024.,    0.], dtype=float32)
   """
+  if not callable(kernel):
+    raise TypeError(f"extended: wanted a kernel, got {kernel!r}.")
   if getattr(kernel, _MARK, False):
     return kernel
 

@@ -35,6 +35,7 @@ from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax_swapext._src import atomic_cas
 from jax_swapext._src import atomic_rmw
 from jax_swapext._src import compat
+from jax_swapext._src import fetch_update
 from jax_swapext._src import load
 from jax_swapext._src import semantics
 from jax_swapext._src import swap
@@ -373,5 +374,9 @@ _register(
         aval, tree, AtomicOp.CAS, leaf_avals=leaf_avals, **params
     ),
 )
+for _semantics in _ALL_SEMANTICS:
+  lowering.register_lowering_rule(fetch_update.fetch_update_p, *_semantics)(
+      fetch_update.refuse_in_kernel
+  )
 gpu_warp_math.register()
 gpu_native.register()
