@@ -21,9 +21,12 @@ from cases import OPS
 from cases import named
 import jax
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
 import jax.numpy as jnp
 import jax_swapext as jsx
+from jax_swapext import testing
 import numpy as np
+import pytest
 
 MUTATING = tuple(op for op in OPS if op is not cases.LOAD)
 
@@ -74,6 +77,30 @@ class OperandsTest(Refusals):
 
     words = [op.name, "int32", "bfloat16"]
     self.assertRefuses(TypeError, words, jax.jit(f), *values)
+
+  @parameterized.named_parameters(*named(*MUTATING))
+  def test_python_float_for_integers(self, op):
+    values = [1.5] * op.operands
+    words = ["int32", "as the Ref is", "got 1.5, a Python float"]
+    self.assertOpRefuses(TypeError, op, words, _ref(), (0, 0), *values)
+
+  @parameterized.named_parameters(*named(*MUTATING))
+  def test_64_bits_without_x64(self, op):
+    with jax.enable_x64(True):
+      ref = _ref("int64")
+    words = ["int64", "jax_enable_x64"]
+    for value in (1, jnp.asarray(1) * 1):
+      values = [value] * op.operands
+      self.assertOpRefuses(TypeError, op, words, ref, (0, 0), *values)
+
+  @parameterized.named_parameters(*named(*OPS))
+  def test_array_for_a_ref(self, op):
+    way_out = f"jsx.{op.fetch_name}" if op.is_atomic else "jsx.fetch_xchg"
+    way_out = "x[idx]" if op is cases.LOAD else way_out
+    self.assertOpRefuses(
+        TypeError, op, ["wanted a Ref first", "int32[3]", way_out],
+        jnp.zeros(3, "int32"), 0, *_operands(op),
+    )
 
   @parameterized.named_parameters(*named(*OPS))
   def test_numpy_scalar_is_not_weak(self, op):
@@ -373,6 +400,23 @@ class FetchTest(Refusals):
     values[-1] = jax.new_ref(values[-1])
     self.assertRefuses(
         TypeError, [op.fetch_name, "value", "Ref"], op.fetch, x, 0, *values
+    )
+
+
+  @parameterized.named_parameters(
+      ("tpu", "tpu-v6e", pl.pallas_call),
+      ("triton", "h100", pl.pallas_call),
+      ("mosaic_gpu", "h100", lambda body, x: plgpu.kernel(body, out_type=x)),
+  )
+  @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
+  def test_in_a_kernel(self, target, kernel):
+    def body(x_ref, o_ref):
+      _, o_ref[...] = jsx.fetch_xor(x_ref[...], x_ref[...], 1)
+
+    x = jax.ShapeDtypeStruct((128,), jnp.int32)
+    self.assertRefuses(
+        NotImplementedError, ["fetch_xor", "kernel", "jsx.atomic_xor on a Ref"],
+        testing.compile_for, target, kernel(body, x), x,
     )
 
 

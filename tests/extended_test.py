@@ -93,6 +93,19 @@ class RefusedByStockTest(parameterized.TestCase):
     got = mosaic_ir.evaluate(run(jsx.extended), x)
     np.testing.assert_array_equal(got, wanted(x))
 
+  @parameterized.parameters(*kernels.SPARSECORE_INTERPRETED)
+  def test_sparsecore_not_interpreted_by_stock(self, name):
+    body, wanted = kernels.SPARSECORE_INTERPRETED[name]
+    x = np.random.default_rng(0).integers(-8, 9, 64).astype(np.float32)
+    lowered = lambda x: kernels.vector_kernel(body, jsx.extended)(x)
+    np.testing.assert_array_equal(mosaic_ir.evaluate(lowered, x), wanted(x))
+    with tpu_compiler.target("v6e"):
+      interpret = pltpu.InterpretParams()
+      with self.assertRaises((TypeError, NotImplementedError)):
+        kernels.vector_kernel(body, _stock, interpret=interpret)(x)
+      got = kernels.vector_kernel(body, jsx.extended, interpret=interpret)(x)
+    np.testing.assert_array_equal(got, wanted(x))
+
   @parameterized.parameters(*_SPARSECORE)
   @pytest.mark.slow
   def test_sparsecore_interpreted(self, name):

@@ -83,6 +83,7 @@ def prepare(
     if not compat.is_ref(ref):
       raise TypeError(
           f"{name}: wanted a Ref first, got {indexing.describe(ref)}."
+          f"{_for_arrays(name)}"
       )
     base, transforms, view = ref, (), jax.typeof(ref)
   if op is not None and may_repeat(transforms) and _has_none(idx):
@@ -100,6 +101,14 @@ def prepare(
   )
   access = Access((*transforms, *args.transforms), args.mask, values)
   return base, access, restore
+
+
+def _for_arrays(name: str) -> str:
+  """What to write for an array in place of a function on Refs."""
+  if name == "load":
+    return " Index an array: x[idx]."
+  op = "xchg" if name in ("store", "swap") else name.removeprefix("atomic_")
+  return f" For arrays there is jsx.fetch_{op}, or x.at[idx]."
 
 
 def canonicalize(
@@ -151,8 +160,12 @@ def _operand(name, what, value, dtype, shape) -> jax.Array:
   """`value` as an array of the Ref's dtype and the region's shape."""
   if (kinds := _SCALAR_KINDS.get(type(value))) is not None:
     if _kind(dtype) not in kinds:
-      raise _dtype_error(name, what, indexing.describe(value), dtype)
+      raise TypeError(
+          f"{name}: wanted {what} to be {dtype}, as {_whose(name)}, got"
+          f" {value!r}, a Python {type(value).__name__}."
+      )
     value = _scalar(name, what, value, dtype)
+    _check_is_enabled(name, dtype)
     return cast(Any, value) if shape == () else lax.full(shape, value, dtype)
   if compat.is_ref(value):
     raise TypeError(
@@ -174,6 +187,7 @@ def _operand(name, what, value, dtype, shape) -> jax.Array:
     if _kind(dtype) not in wider:
       raise _dtype_error(name, what, f"a weak {aval.dtype}", dtype)
   if aval.weak_type or aval.dtype != dtype:
+    _check_is_enabled(name, dtype)
     value = lax.convert_element_type(value, dtype)
   elif isinstance(value, np.ndarray):
     value = jnp.asarray(value)
@@ -193,11 +207,24 @@ def _scalar(name, what, value, dtype) -> Any:
   return scalar
 
 
+def _whose(name):
+  return "the array is" if name.startswith("fetch_") else "the Ref is"
+
+
 def _dtype_error(name, what, got, dtype):
   return TypeError(
-      f"{name}: wanted {dtype} (the Ref's dtype) as {what}, got {got}. Convert "
-      f"it with .astype({dtype}), or pass a Python scalar of that kind."
+      f"{name}: wanted {what} to be {dtype}, as {_whose(name)}, got {got}."
+      f" Convert it with .astype({dtype}), or pass a Python scalar."
   )
+
+
+def _check_is_enabled(name, dtype):
+  """Without x64 nothing can be made 64 bits wide, whatever the Ref is."""
+  if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+    raise TypeError(
+        f"{name}: wanted a {dtype} value, as {_whose(name)}, but JAX makes none"
+        " now. Set jax_enable_x64, or use 32 bits."
+    )
 
 
 def check_mask(name, mask, shape) -> jax.Array | None:

@@ -32,10 +32,12 @@ from typing import Any, NamedTuple
 import weakref
 
 import jax
+import jax.numpy as jnp
 from jax_swapext._src import access as access_lib
 from jax_swapext._src import atomic_rmw
 from jax_swapext._src import compat
 from jax_swapext._src import load
+from jax_swapext._src import native
 from jax_swapext._src import semantics
 from jax_swapext._src import swap
 
@@ -65,6 +67,7 @@ def extended[**P, R](kernel: Callable[P, R]) -> Callable[P, R]:
     function is returned as it is.
 
   Raises:
+    TypeError: `kernel` cannot be called.
     NotImplementedError: when the kernel is lowered, at the line of the access,
       if its place cannot do it; the message says the way out.
 
@@ -80,6 +83,8 @@ def extended[**P, R](kernel: Callable[P, R]) -> Callable[P, R]:
     >>> pl.pallas_call(kernel, out, interpret=True)(x)[0, 2:5]
     Array([   0., 1024.,    0.], dtype=float32)
   """
+  if not callable(kernel):
+    raise TypeError(f"extended: wanted a kernel, got {kernel!r}.")
   if getattr(kernel, _MARK, False):
     return kernel
 
@@ -113,7 +118,9 @@ def _call(kernel, args, kwargs):
     structure = tree, traced, kept
     return [x for t, x in zip(traced, leaves) if t]
 
-  jaxpr = rewrite(compat.trace_thunk(thunk, kernel))
+  with tracing():
+    jaxpr = compat.trace_thunk(thunk, kernel)
+  jaxpr = rewrite(jaxpr)
   outs = iter(compat.splice(jaxpr))
   tree, traced, kept = structure
   return tree.unflatten(
@@ -175,6 +182,36 @@ def is_everywhere() -> bool:
   return _everywhere.value
 
 
+_tracing = jax.make_user_context(False)
+
+
+def tracing() -> Any:
+  """A context manager around the trace of a decorated kernel."""
+  return _tracing(True)
+
+
+def take_more(primitive: Any, instead: Callable[..., Any]) -> None:
+  """Makes decorated kernels take what binding a stock primitive refuses.
+
+  That is refused while the kernel is traced, so there is no equation for us.
+
+  Args:
+    primitive: the stock primitive.
+    instead: a function of what is bound; returns what binding is to return, or
+      None if stock takes it.
+  """
+  stock_bind = primitive.bind
+
+  @functools.wraps(stock_bind)
+  def bind(*args, **params):
+    if _tracing.value or is_everywhere():
+      if (out := instead(*args, **params)) is not None:
+        return out
+    return stock_bind(*args, **params)
+
+  primitive.bind = bind
+
+
 # ## The rewrite
 
 
@@ -197,8 +234,9 @@ class Rewritten(NamedTuple):
 
 
 # From a stock primitive to a function of an equation and of whether its result
-# is used. Pallas' own primitives are added when Pallas is loaded.
-rewrites: dict[Any, Callable[[Any, bool], Rewritten | None]] = {}
+# is used, which returns a Rewritten, an equation of `native`, or None. Pallas'
+# own primitives are added when Pallas is loaded.
+rewrites: dict[Any, Callable[[Any, bool], Any]] = {}
 
 # Jaxprs by the jaxpr they were rewritten from, and by whether the kernel gives
 # layouts; None where nothing changed. It keeps equal what was the same: lowered
@@ -244,6 +282,8 @@ def _rewrite_eqn(eqn, used, laid_out):
   new = rule(eqn, any(id(v) in used for v in eqn.outvars))
   if new is None:
     return eqn
+  if not isinstance(new, Rewritten):
+    return new
   leaves, tree = jax.tree.flatten(new.access)
   loads = new.primitive is load.load_p
   effect = compat.ReadEffect if loads else compat.WriteEffect
@@ -269,9 +309,11 @@ def _rewrite_params(eqn, laid_out):
   params = {k: rewritten(v) for k, v in eqn.params.items()}
   if all(params[k] is v for k, v in eqn.params.items()):
     return eqn
-  if not any(isinstance(e, compat.AccumEffect) for e in eqn.effects):
+  jaxprs = _jaxprs(list(params.values()))
+  before = _jaxprs(list(eqn.params.values()))
+  if all(new.effects == old.effects for new, old in zip(jaxprs, before)):
     return eqn.replace(params=params)
-  # What accumulated into a Ref now writes to it.
+  # What accumulated into a Ref, or read it too, now writes to it.
   return compat.replace_eqn(
       eqn, eqn.primitive, eqn.invars, eqn.outvars, params
   )
@@ -318,8 +360,14 @@ _VIEWS = (
 )
 
 
+# Views that one backend has: type to a function of an access' transforms, to
+# whether the stock rules of that backend load and store what they select.
+own_views: dict[type, Callable[[Sequence[Any]], bool]] = {}
+
+
 def is_ordinary(
-    ref: Any, transforms: Sequence[Any], dtype: Any, op: Any = None
+    ref: Any, transforms: Sequence[Any], dtype: Any, op: Any = None,
+    *, plain: bool = False,
 ) -> bool:
   """Whether our rules know such a Ref, and views like this one.
 
@@ -331,6 +379,8 @@ def is_ordinary(
     transforms: of the access.
     dtype: of what is accessed.
     op: the atomic operation, if it is one.
+    plain: whether this is a load, store or swap without a mask. Through one of
+      `own_views` stock may lower it.
   """
   if type(ref.aval) is not jax.ref.AbstractRef:
     return False
@@ -342,7 +392,11 @@ def is_ordinary(
     return False
   if not all(isinstance(d, int) for d in inner.shape):
     return False
-  return all(isinstance(t, _VIEWS) for t in transforms) and _has(dtype, op)
+  own = [own_views[type(t)] for t in transforms if type(t) in own_views]
+  if plain and own and all(lowers(transforms) for lowers in own):
+    return False
+  known = sum(isinstance(t, _VIEWS) for t in transforms) + len(own)
+  return known == len(transforms) and _has(dtype, op)
 
 
 @functools.cache
@@ -365,11 +419,18 @@ def view_aval(ref: Any, transforms: Sequence[Any]) -> jax.core.ShapedArray:
   return compat.transform_type(avals, ref.aval.inner_aval)
 
 
+def view(ref: Any, transforms: Sequence[Any]) -> Any:
+  """The view of a Ref, of arrays, that a stock equation has in two parts."""
+  transforms = tuple(transforms)
+  return compat.TransformedRef(ref, transforms) if transforms else ref
+
+
 def _get(eqn, used):
   del used
   ref, *leaves = eqn.invars
   transforms = eqn.params["tree"].unflatten(leaves)
-  if not is_ordinary(ref, transforms, eqn.outvars[0].aval.dtype):
+  dtype = eqn.outvars[0].aval.dtype
+  if not is_ordinary(ref, transforms, dtype, plain=True):
     return None
   access = access_lib.Access(transforms, None, ())
   return Rewritten(load.load_p, ref, access, {}, True)
@@ -378,7 +439,7 @@ def _get(eqn, used):
 def _swap(eqn, used):
   ref, value, *leaves = eqn.invars
   transforms = eqn.params["tree"].unflatten(leaves)
-  if not is_ordinary(ref, transforms, value.aval.dtype):
+  if not is_ordinary(ref, transforms, value.aval.dtype, plain=True):
     return None
   access = access_lib.Access(transforms, None, (value,))
   return Rewritten(swap.swap_p, ref, access, {"need_old": used}, used)
@@ -396,6 +457,13 @@ def _addupdate(eqn, used):
   return Rewritten(atomic_rmw.atomic_rmw_p, ref, access, params, False)
 
 
+def _broadcast_to(eqn, used):
+  del used
+  # JAX puts it where an index mixes integer arrays and scalars.
+  shape = eqn.params["shape"]
+  return native.equation(eqn, lambda x: jnp.broadcast_to(x, shape))
+
+
 def atomic_params(
     op: semantics.AtomicOp, *, sem: str = "relaxed", need_old: bool = False
 ) -> dict[str, Any]:
@@ -409,3 +477,4 @@ def atomic_params(
 rewrites[compat.get_p] = _get
 rewrites[compat.ref_swap_p] = _swap
 rewrites[compat.addupdate_p] = _addupdate
+rewrites[compat.broadcast_to_p] = _broadcast_to

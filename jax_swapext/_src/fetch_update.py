@@ -441,4 +441,15 @@ def _on_bytes(fun):
 
 
 mlir.register_lowering(fetch_update_p, lowering(portable))
+
+
+def refuse_in_kernel(ctx, *args, op, **params):
+  """The rule of all kernels, so that they say more than that there is none."""
+  del ctx, args, params
+  raise NotImplementedError(
+      f"fetch_{op.value}: wanted arrays outside kernels, got some in one. There"
+      f" arrays cannot be updated in place: use jsx.atomic_{op.value} on a Ref."
+  )
+
+
 compat.prim_requires_devices.add(fetch_update_p)

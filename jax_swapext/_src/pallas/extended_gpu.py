@@ -22,12 +22,14 @@ from __future__ import annotations
 
 import math
 
-from jax import numpy as jnp
+from jax._src.pallas.mosaic_gpu import core as gpu_core
 from jax._src.pallas.mosaic_gpu import primitives
 from jax_swapext._src import access as access_lib
 from jax_swapext._src import atomic_rmw
+from jax_swapext._src import compat
 from jax_swapext._src import extended
 from jax_swapext._src import load
+from jax_swapext._src import native
 from jax_swapext._src import semantics
 from jax_swapext._src import swap
 
@@ -47,7 +49,8 @@ def _load(eqn, used):
   del used
   ref, *leaves = eqn.invars
   transforms = eqn.params["tree"].unflatten(leaves)
-  if not extended.is_ordinary(ref, transforms, eqn.outvars[0].aval.dtype):
+  dtype = eqn.outvars[0].aval.dtype
+  if not extended.is_ordinary(ref, transforms, dtype, plain=True):
     return None
   scalar = not extended.view_aval(ref, transforms).shape
   if scalar or _is_whole_warpgroups(ref, transforms):
@@ -61,7 +64,7 @@ def _store(eqn, used):
   del used
   ref, value, *leaves = eqn.invars
   transforms = eqn.params["tree"].unflatten(leaves)
-  if not extended.is_ordinary(ref, transforms, value.aval.dtype):
+  if not extended.is_ordinary(ref, transforms, value.aval.dtype, plain=True):
     return None
   scalar = math.prod(value.aval.shape) == 1
   if scalar or _is_whole_warpgroups(ref, transforms):
@@ -77,15 +80,45 @@ def _atomic_store(eqn, used):
   op = AtomicOp(kind.value)
   if not extended.is_ordinary(ref, transforms, value.aval.dtype, op):
     return None
-  compares = op in (AtomicOp.MAX, AtomicOp.MIN)
-  is_float = jnp.issubdtype(value.aval.dtype, jnp.floating)
-  if _is_whole_warpgroups(ref, transforms) and not (compares and is_float):
-    return None
+  if _is_whole_warpgroups(ref, transforms):
+    # The layout of the value decides, and other backends have no rule.
+    update = getattr(atomic_rmw, f"atomic_{kind.value}")
+
+    def meaning(*flat):
+      ref, transforms, value = args_tree.unflatten(flat)
+      update(extended.view(ref, transforms), None, value)
+      return ()
+
+    return native.equation(eqn, meaning)
   access = Access(tuple(transforms), None, (value,))
   params = extended.atomic_params(op)
   return Rewritten(atomic_rmw.atomic_rmw_p, ref, access, params, False)
 
 
+def _lowers_tiles(transforms) -> bool:
+  """Whether stock can move a region of a tiled Ref: whole tiles of it."""
+  tiling = ()
+  for t in transforms:
+    if isinstance(t, gpu_core.UntilingTransform):
+      tiling = t.tiling
+    elif isinstance(t, compat.TransposeTransform):
+      return True  # What it does to the tiles is for stock to say.
+    elif isinstance(t, compat.NDIndexer) and tiling:
+      tiled = t.indices[-len(tiling):]
+      if t.int_indexer_shape or not all(map(_is_tiles, tiled, tiling)):
+        return False
+  return True
+
+
+def _is_tiles(index, tile) -> bool:
+  if not isinstance(index, compat.Slice) or index.stride != 1:
+    return False
+  known = [x for x in (index.start, index.size) if isinstance(x, int)]
+  return all(x % tile == 0 for x in known)
+
+
+extended.own_views[gpu_core.UntilingTransform] = _lowers_tiles
+extended.own_views[gpu_core.UnswizzleRef] = _lowers_tiles
 extended.rewrites[primitives.load_p] = _load
 # Drop the condition once jax >= 0.12: `plgpu.store` is new there.
 if hasattr(primitives, "store_p"):

@@ -38,6 +38,7 @@ from jax_swapext._src import swap
 from jax_swapext._src.pallas import sc_indexed
 from jax_swapext._src.pallas import sc_packed
 from jax_swapext._src.pallas import sc_remote
+from jax_swapext._src.pallas import sc_remote_packed
 from jax_swapext._src.pallas import sc_stock
 from jax_swapext._src.pallas import tpu_copies
 from jax_swapext._src.pallas import tpu_lowering
@@ -65,7 +66,7 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
   dtype = view.dtype
   space = tpu_lowering.memory_space(ref)
   vector = ctx.lowering_context.kernel_type == _VECTOR
-  region = None
+  region: Any = None
   if tpu_lowering.is_simple(access.transforms):
     region = tpu_region.region_of(
       update.name, ref_aval, access.transforms, known
@@ -94,16 +95,21 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
 
   plain = sc_stock.is_plain(update)
   from_stock = params.get("stock") is not None
-  if space == "smem" and plain and not view.shape:
-    return lower_stock()
   if dtype == np.dtype(bool):
     return _lower_flags(prim, ctx, ref, leaves, tree, params)
+  packed = dtype.itemsize < 4
+  if space == "smem" and plain and not view.shape:
+    if from_stock or not packed:
+      return lower_stock()
   if space == "smem":
     passes = ctx.lowering_context.needs_layout_passes
-    _check_smem(update, region, vector, passes)
+    _check_smem(update, region, dtype, vector, passes)
     return lower(_access_smem)
   if space in ("hbm", "vmem_shared"):
     sc_remote.check(update, region, dtype, space, vector)
+    if packed:
+      sc_remote_packed.check(ctx, region, dtype, update)
+      return lower(sc_remote_packed.access)
     return lower(
       functools.partial(sc_remote.access, space=space, vector=vector)
     )
@@ -115,15 +121,9 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
       "Copy the block with pltpu.sync_copy.",
     )
   if region is None:
-    if from_stock and plain:
+    if from_stock and plain and sc_stock.is_chain(avals.transforms, view, ctx):
       return lower_stock()
-    raise sc_indexed.refuse(
-      update,
-      "a chain of views of VMEM",
-      "an indexed access takes one index",
-      "Combine the indices into one.",
-    )
-  packed = dtype.itemsize < 4
+    return _lower_chain(prim, ctx, ref, leaves, tree, params)
   # Whoever wrote stock syntax gets what that gives, packed elements too.
   if (from_stock or not packed) and sc_stock.is_stock(
     region, dtype, update, ctx
@@ -141,6 +141,36 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
   return sc_indexed.lower_indexed(
     ctx, ref, access, avals, region, dtype, update
   )
+
+
+def _lower_chain(prim, ctx, ref, leaves, tree, params):
+  """Lowers an access by one index after another as one by a single index."""
+  update = tpu_lowering.update_of(prim, tree.unflatten(leaves), params)
+
+  def run(ref, leaves):
+    access = tree.unflatten(leaves)
+    region = tpu_region.region_of(
+      update.name, jax.typeof(ref), access.transforms
+    )
+    index = compat.NDIndexer(region.indices, region.shape, region.int_shape)
+    if not tpu_lowering.is_simple((*region.prefix, index)):
+      raise sc_indexed.refuse(
+        update,
+        "a part of VMEM seen in another shape or dtype",
+        "an indexed access takes one index",
+        "Reshape or bitcast the Ref first, or the value.",
+      )
+    natural = functools.partial(tpu_region.to_natural, region)
+    access = access._replace(
+      transforms=(*region.prefix, index),
+      mask=None if access.mask is None else natural(access.mask),
+      operands=tuple(map(natural, access.operands)),
+    )
+    flat, at_once = jax.tree.flatten(access)
+    out = prim.bind(ref, *flat, tree=at_once, **params)
+    return tpu_region.from_natural(region, out[0]) if out else None
+
+  return tpu_lowering.lower_decomposed(ctx, ref, leaves, run)
 
 
 def _lower_flags(prim, ctx, ref, leaves, tree, params):
@@ -171,9 +201,18 @@ def _lower_flags(prim, ctx, ref, leaves, tree, params):
 # SMEM
 
 
-def _check_smem(update, region: Region | None, vector, passes) -> None:
+def _check_smem(
+  update, region: Region | None, dtype, vector, passes
+) -> None:
   shape = () if region is None else region.natural_shape
   lanes = sc_indexed.lanes()
+  if dtype.itemsize < 4:
+    raise sc_indexed.refuse(
+      update,
+      f"{dtype} elements of SMEM",
+      "the scalar unit loads and stores words only",
+      "Use a 32-bit Ref.",
+    )
   if region is None or len(shape) > vector:
     raise sc_indexed.refuse(
       update,
@@ -243,4 +282,16 @@ def _assembled(scalars: Sequence[Any], dtype):
   return pl.run_scoped(body, pltpu.VMEM((n,), dtype))
 
 
+def _lowers_natively(stock, ref) -> bool:
+  """Whether stock lowers a gather, a compressing store or the like."""
+  # When the rules are registered, this module is not there yet.
+  from jax._src.pallas.mosaic import sc_primitives
+
+  if stock in (sc_primitives.gather_p, sc_primitives.scatter_p):
+    return tpu_lowering.memory_space(ref) == "vmem"
+  return stock in (sc_primitives.load_p, sc_primitives.swap_p)
+
+
 tpu_lowering.register([_VECTOR, _SCALAR], _lower, ensure_mlir_values=True)
+tpu_lowering.register_native([_VECTOR], _lowers_natively)
+tpu_lowering.register_native([_SCALAR], lambda *_: False)

@@ -340,3 +340,4 @@ def access_region(ref, region, space, block_shape, update):
 
 
 tpu_lowering.register([_TC], _lower, ensure_mlir_values=False)
+tpu_lowering.register_native([_TC], lambda *_: False)
