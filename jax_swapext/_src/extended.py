@@ -26,8 +26,11 @@ equation: each rewrite returns None for those.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+import dataclasses
 import functools
+import inspect
 import math
+import types
 from typing import Any, NamedTuple
 import weakref
 
@@ -41,7 +44,14 @@ from jax_swapext._src import native
 from jax_swapext._src import semantics
 from jax_swapext._src import swap
 
-_MARK = "_is_swapext_extended"
+# Of what the decorator returns: that itself, since wrappers of it copy its
+# attributes, and what was decorated.
+_MARK = "_swapext_extended"
+
+_RUN_LATER = (
+    inspect.isasyncgenfunction, inspect.iscoroutinefunction,
+    inspect.isgeneratorfunction,
+)
 
 
 def extended[**P, R](kernel: Callable[P, R]) -> Callable[P, R]:
@@ -67,6 +77,7 @@ def extended[**P, R](kernel: Callable[P, R]) -> Callable[P, R]:
     function is returned as it is.
 
   Raises:
+    TypeError: `kernel` is no function, or a generator or a coroutine.
     NotImplementedError: when the kernel is lowered, at the line of the access,
       if its place cannot do it; the message says the way out.
 
@@ -82,47 +93,83 @@ def extended[**P, R](kernel: Callable[P, R]) -> Callable[P, R]:
     >>> pl.pallas_call(kernel, out, interpret=True)(x)[0, 2:5]
     Array([   0., 1024.,    0.], dtype=float32)
   """
-  if getattr(kernel, _MARK, False):
+  if undecorated(kernel)[1]:
     return kernel
+  if not callable(kernel) or any(is_(kernel) for is_ in _RUN_LATER):
+    raise TypeError(
+        f"extended: wanted a function that runs when it is called, got {kernel}"
+    )
 
   @functools.wraps(kernel)
   def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
     return _call(kernel, args, kwargs)
 
-  setattr(wrapper, _MARK, True)
+  setattr(wrapper, _MARK, (wrapper, kernel))
   return wrapper
 
 
 def undecorated(kernel: Callable[..., Any]) -> tuple[Callable[..., Any], bool]:
   """The function under the decorator, and whether there was one."""
-  if getattr(kernel, _MARK, False):
-    return kernel.__wrapped__, True  # pyrefly: ignore[missing-attribute]
-  return kernel, False
+  function = getattr(kernel, "__func__", kernel)
+  marked, function_under = getattr(function, _MARK, (None, None))
+  if marked is not function:
+    return kernel, False
+  if isinstance(kernel, types.MethodType):
+    return types.MethodType(function_under, kernel.__self__), True
+  return function_under, True
+
+
+@dataclasses.dataclass
+class _Box:
+  content: Any
+
+
+def _places_of_values(x):
+  """A getter and a setter of each part of `x` that was computed in a trace.
+
+  Parts are found in trees, and in dataclasses that are none, such as the
+  descriptor of a copy, whose methods are called once it is returned.
+  """
+  places = []
+  for field in dataclasses.fields(x):
+    leaves, tree = jax.tree.flatten(getattr(x, field.name))
+    for k, leaf in enumerate(leaves):
+      # A Ref cannot be returned from a trace; one from outside need not be.
+      if isinstance(leaf, jax.core.Tracer):
+        if not compat.is_ref(leaf):
+          places.append(_place(x, field.name, leaves, tree, k))
+      elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+        places += _places_of_values(leaf)
+  return places
+
+
+def _place(x, name, leaves, tree, k):
+  def put(value):
+    leaves[k] = value
+    # Frozen ones too: nobody else has seen it.
+    object.__setattr__(x, name, tree.unflatten(leaves))
+
+  return lambda: leaves[k], put
 
 
 def _call(kernel, args, kwargs):
-  structure: Any = None
+  out: Any = None
+  places: list[Any] = []
 
   def thunk():
     # Arguments are closed over: what is known now stays known, and Refs come in
     # as they are, in whatever they are wrapped.
-    nonlocal structure
-    leaves, tree = jax.tree.flatten(kernel(*args, **kwargs))
-    traced = [isinstance(x, jax.core.Tracer) for x in leaves]
-    # A Ref cannot be returned from a trace; one from outside need not be.
-    traced = [t and not compat.is_ref(x) for t, x in zip(traced, leaves)]
-    kept = [None if t else x for t, x in zip(traced, leaves)]
-    structure = tree, traced, kept
-    return [x for t, x in zip(traced, leaves) if t]
+    nonlocal out
+    out = _Box(kernel(*args, **kwargs))
+    places[:] = _places_of_values(out)
+    return [get() for get, _ in places]
 
   with tracing():
     jaxpr = compat.trace_thunk(thunk, kernel)
   jaxpr = rewrite(jaxpr)
-  outs = iter(compat.splice(jaxpr))
-  tree, traced, kept = structure
-  return tree.unflatten(
-      next(outs) if t else x for t, x in zip(traced, kept)
-  )
+  for (_, put), value in zip(places, compat.splice(jaxpr), strict=True):
+    put(value)
+  return out.content
 
 
 # ## Everywhere
