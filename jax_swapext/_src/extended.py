@@ -111,12 +111,13 @@ def extended[**P, R](kernel: Callable[P, R]) -> Callable[P, R]:
 def undecorated(kernel: Callable[..., Any]) -> tuple[Callable[..., Any], bool]:
   """The function under the decorator, and whether there was one."""
   function = getattr(kernel, "__func__", kernel)
-  marked, function_under = getattr(function, _MARK, (None, None))
-  if marked is not function:
+  mark: Any = getattr(function, _MARK, None)
+  if mark is None or mark[0] is not function:
     return kernel, False
+  under = mark[1]
   if isinstance(kernel, types.MethodType):
-    return types.MethodType(function_under, kernel.__self__), True
-  return function_under, True
+    return types.MethodType(under, kernel.__self__), True
+  return under, True
 
 
 @dataclasses.dataclass
