@@ -60,7 +60,8 @@ export JAX_PLATFORMS
 export ALLOW_MULTIPLE_LIBTPU_LOAD := 1
 export TPU_WORKER_HOSTNAMES := localhost
 
-.PHONY: help env demo test test-quick lint bench docs docs/support.md lock clean
+.PHONY: help env demo test test-quick lint bazel dist bench docs \
+  docs/support.md lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z.\/-]+:.*## / { printf "%-17s%s\n", $$1, $$2 }' Makefile
@@ -98,6 +99,14 @@ lint: $(VENV)/ready ## check style (ruff) and types (pyrefly)
 	@$(BIN)/ruff check
 	@echo "==> Checking types: pyrefly check"
 	@$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
+
+bazel: $(VENV)/ready ## check BUILD (buildifier, Bazel), as far as these are there
+	@echo "==> Checking BUILD $(ON)"
+	@.ci/check_build $(BIN)
+
+dist: $(VENV)/ready ## build the wheel and the sdist, and check them
+	@echo "==> Building dist/*, and trying the wheel in an empty environment"
+	@.ci/build_dist $(BIN)
 
 bench: $(VENV)/ready ## print the benchmarks' tables
 	@for bench in benchmarks/*.py; do \

@@ -56,7 +56,6 @@ _CALLS = {
     "WriteEffect": (0,),
     "Primitive": ("name",),
     "insert_pvary_for_write": (None, None),
-    "AccumEffect": (0,),
     "replace_eqns": (None, ()),
     "trace_thunk": (None, None),
     "splice": (None,),

@@ -15,6 +15,7 @@
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import jax
 import jax_swapext as jsx
 import stock_meshes
 import stock_modules
@@ -39,7 +40,7 @@ class ModulesTest(parameterized.TestCase):
     ]
     wanted = stock_modules.modules(backend, *stock)
     self.assertNotEmpty(wanted)
-    with jsx.extend_everywhere():
+    with jax.enable_checks(True), jsx.extend_everywhere():
       got = stock_modules.modules(backend, *extended)
     self.assertEqual(got, wanted)
 

@@ -62,6 +62,11 @@ def _packed_cells(lanes):
     cells = [*sparse_cells.packed_cells(lanes, dtype, setting).values()]
     for cell in cells[n % 31 :: 31]:
       yield cell, setting
+  spaces = itertools.product(("hbm", "vmem_shared"), settings)
+  for n, (space, setting) in enumerate(spaces):
+    cells = sparse_cells.all_remote_packed_cells(lanes, space, setting)
+    for cell in cells[11 * n :: 127]:
+      yield cell, setting
 
 
 def _kernels(cells, lanes):
@@ -115,7 +120,7 @@ def smem_vectors():
   for name, cell in [*sparse_cells.smem_vector_cells().items()][::5]:
     _, inputs = sparse_cells.inputs_of(cell, 8)
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs]
-    out[name] = sparse_cells.vector_smem_kernel(cell), shapes
+    out[name] = sparse_cells.vector_kernel(cell, 8), shapes
   return out
 
 

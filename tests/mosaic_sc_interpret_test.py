@@ -54,7 +54,7 @@ _TABLES = {
     sparse_cells.remote_cells(LANES, "vmem_shared"), 7, _vector(Setting()),
   ),
   "smem": (
-    sparse_cells.smem_vector_cells(), 7, sparse_cells.vector_smem_kernel,
+    sparse_cells.smem_vector_cells(), 7, _vector(Setting()),
   ),
   "scalar_subcore": (
     sparse_cells.smem_cells() | sparse_cells.scalar_remote_cells(), 13,

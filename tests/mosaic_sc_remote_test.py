@@ -27,6 +27,8 @@ import sparse_cells
 from sparse_cells import LANES
 from sparse_cells import Setting
 
+_DEFAULT = Setting(layout_passes=True)
+
 
 def _move(ref, index):
   """A load whose result is used: others are not even lowered."""
@@ -48,21 +50,38 @@ class MosaicScRemoteTest(sparse_cells.TestCase):
       if k % 5 == share:
         self.check(cell, setting, k)
 
+  @parameterized.product(
+    space=("hbm", "vmem_shared"),
+    layout_passes=(False, True),
+    tiling=(True, False),
+  )
+  @pytest.mark.slow
+  def test_packed_elements(self, space, layout_passes, tiling):
+    setting = Setting(layout_passes, tiling)
+    # No table's length is a multiple of it: so each form occurs.
+    every = 53 if space == "hbm" else 71
+    cells = sparse_cells.all_remote_packed_cells(LANES, space, setting)
+    for k, cell in enumerate(cells[::every]):
+      self.check(cell, setting, k)
+
   @parameterized.named_parameters(
     (k, c) for k, c in sparse_cells.scalar_remote_cells().items()
   )
   def test_scalar_subcore(self, cell):
     self.check_kernel(cell, sparse_cells.scalar_kernel(cell))
 
-  def _lower(self, access, memory, mesh, shape=(64,)):
+  def _lower(
+    self, access, memory, mesh, shape=(64,), dtype=jnp.int32, setting=_DEFAULT
+  ):
     def body(x, o, ref):
       access(o if memory is None else ref)
 
     f = lambda x: pl.kernel(
       body,
-      out_type=jax.ShapeDtypeStruct(shape, jnp.int32),
+      out_type=jax.ShapeDtypeStruct(shape, dtype),
       mesh=mesh(),
-      scratch_types=[(memory or pltpu.SMEM)(shape, jnp.int32)],
+      scratch_types=[(memory or pltpu.SMEM)(shape, dtype)],
+      compiler_params=setting.params,
     )(x)
     mosaic_ir.lower(f, np.zeros(8, np.int32))
 
@@ -75,6 +94,22 @@ class MosaicScRemoteTest(sparse_cells.TestCase):
     for memory in (None, pltpu.VMEM_SHARED):
       with self.assertRaisesRegex(NotImplementedError, why):
         self._lower(access, memory, sparse_cells.vector_mesh, shape=(8, 128))
+
+  @parameterized.named_parameters(
+    ("tiled", (512,), 3, Setting(False, None), "128 words apart"),
+    ("rows", (30, 128), (3, 5), Setting(False, True), "are not whole"),
+    ("odd", (66,), 3, Setting(False, False), "last word is not whole"),
+    ("length", (512,), pl.ds(0, 20), Setting(False, False), "vector has 32"),
+    ("block", (32, 128), (pl.ds(0, 4), pl.ds(0, 8)), Setting(True, True),
+     "have one dimension"),
+  )  # fmt: skip
+  def test_packed_elements_refused(self, shape, index, setting, why):
+    for memory in (None, pltpu.VMEM_SHARED):
+      with self.assertRaisesRegex(NotImplementedError, f"wanted.*{why}"):
+        self._lower(
+          lambda ref: _move(ref, index), memory, sparse_cells.vector_mesh,
+          shape, jnp.int8, setting,
+        )  # fmt: skip
 
   @parameterized.named_parameters(
     ("array", None, lambda ref: _move(ref, pl.ds(0, 8)), "holds scalars"),

@@ -74,7 +74,7 @@ class MosaicScTest(sparse_cells.TestCase):
     ).items()
   )
   def test_smem_of_the_vector_subcore(self, cell):
-    self.check_kernel(cell, sparse_cells.vector_smem_kernel(cell))
+    self.check_kernel(cell, sparse_cells.vector_kernel(cell, LANES))
 
   @parameterized.parameters(False, True)
   def test_smem_scalars(self, layout_passes):

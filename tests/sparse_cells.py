@@ -35,6 +35,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import tpu_sc as plsc
 import jax.numpy as jnp
+import jax_swapext as jsx
 import numpy as np
 from oracles import mosaic_ir
 import reference
@@ -257,7 +258,7 @@ def check(cell: Cell, arguments: Any, got: Any) -> None:
 def vector_kernel(
   cell: Cell, lanes: int, setting: Setting = Setting(), interpret: Any = False
 ):
-  """A kernel of the vector subcore; `cell.space` is VMEM, HBM or shared."""
+  """A kernel of the vector subcore."""
   scalar = cell.region_shape == ()
   has_result = cell.op.name != "store" and not cell.drop
   arrays = sum(isinstance(i, np.ndarray) for i in cell.index)
@@ -267,13 +268,17 @@ def vector_kernel(
     out = _carrier(cell.region_shape, cell.dtype)
 
   def body(*refs):
-    n = len(refs) // 2 - 1
+    n = (len(refs) - 3) // 2
     sources, (new, result) = refs[:n], refs[n : n + 2]
-    ref, *buffers, got_ref = refs[n + 2 :]
+    home, *buffers, got_ref = refs[n + 2 : 2 * n + 3]
     if cell.space == "hbm":
-      ref = new
-    for source, buffer in zip(sources, (ref, *buffers), strict=True):
+      home = new
+    for source, buffer in zip(sources, (home, *buffers), strict=True):
       pltpu.sync_copy(source, buffer)
+    ref = home
+    if cell.space == "smem":
+      ref = refs[-1]
+      _move_elements(home, ref)
     at, *rest = buffers
     at = at[...]
     indices, operands = rest[:arrays], rest[arrays:]
@@ -292,10 +297,13 @@ def vector_kernel(
     elif has_result:
       got_ref[...] = _to_words(got)
     pltpu.sync_copy(got_ref, result)
+    if ref is not home:
+      _move_elements(ref, home)
     if cell.space != "hbm":
-      pltpu.sync_copy(ref, new)
+      pltpu.sync_copy(home, new)
 
   memory = pltpu.VMEM_SHARED if cell.space == "vmem_shared" else pltpu.VMEM
+  smem = [pltpu.SMEM(cell.shape, cell.dtype)] * (cell.space == "smem")
 
   def f(x, *rest):
     return pl.kernel(
@@ -305,6 +313,7 @@ def vector_kernel(
       scratch_types=[
         memory(x.shape, x.dtype),
         *(pltpu.VMEM(a.shape, a.dtype) for a in (*rest, out)),
+        *smem,
       ],
       compiler_params=setting.params,
       interpret=interpret,
@@ -314,10 +323,15 @@ def vector_kernel(
   return f
 
 
+def _move_elements(source: Any, target: Any) -> None:
+  """Copies between VMEM and SMEM of a vector subcore, which no DMA does."""
+  for k in range(source.shape[0]):
+    jsx.store(target, k, jsx.load(source, k))
+
 
 def scalar_kernel(cell: Cell, interpret: Any = False):
   """A kernel of the scalar subcore; `cell.space` is SMEM, HBM or shared."""
-  has_result = cell.op.name != "store"
+  has_result, word = cell.op.name != "store", _word(cell.dtype)
   memory = pltpu.VMEM_SHARED if cell.space == "vmem_shared" else pltpu.SMEM
 
   def f(*inputs):
@@ -330,7 +344,7 @@ def scalar_kernel(cell: Cell, interpret: Any = False):
       for source, buffer in zip(sources, (ref, at, *rest), strict=True):
         pltpu.sync_copy(source, buffer)
       got = tpu_cells.access(cell, ref, [at[0]], rest)
-      out[0] = got if has_result else jnp.zeros((), cell.dtype)
+      out[0] = _to_word(got) if has_result else jnp.zeros((), word)
       pltpu.sync_copy(out, result)
       if cell.space != "hbm":
         pltpu.sync_copy(ref, new)
@@ -339,59 +353,14 @@ def scalar_kernel(cell: Cell, interpret: Any = False):
       body,
       out_type=[
         jax.ShapeDtypeStruct(cell.shape, cell.dtype),
-        jax.ShapeDtypeStruct((8,), cell.dtype),
+        jax.ShapeDtypeStruct((8,), word),
       ],
       mesh=scalar_mesh(),
       scratch_types=[
         memory(cell.shape, cell.dtype),
         *(pltpu.SMEM(a.shape, a.dtype) for a in inputs[1:]),
-        pltpu.SMEM((8,), cell.dtype),
+        pltpu.SMEM((8,), word),
       ],
-      interpret=interpret,
-      name="k",
-    )(*inputs)
-
-  return f
-
-
-def vector_smem_kernel(cell: Cell, interpret: Any = False):
-  """On the vector subcore: (x, dynamic, *rest) -> (new x, result)."""
-  has_result = cell.op.name != "store"
-
-  def f(*inputs):
-    def body(*refs):
-      n = len(inputs)
-      sources, (new, result) = refs[:n], refs[n : n + 2]
-      buffers, (words, out) = refs[n + 2 : -2], refs[-2:]
-      for source, buffer in zip(sources, buffers, strict=True):
-        pltpu.sync_copy(source, buffer)
-      x, at, *others = (b[...] for b in buffers)
-      dynamic = any(isinstance(i, Dynamic) for i in cell.index)
-      for k in range(8):
-        words[k] = x[k]
-      got = tpu_cells.access(cell, words, [at[0]] if dynamic else [], others)
-      vector = has_result and got.shape
-      if not vector:
-        got = jnp.full((8,), got if has_result else 0, cell.dtype)
-      out[...] = got
-      pltpu.sync_copy(out, result)
-      lane = jnp.arange(8, dtype=jnp.int32)
-      x = jnp.zeros((8,), cell.dtype)
-      for k in range(8):
-        x = jnp.where(lane == k, words[k], x)
-      out[...] = x
-      pltpu.sync_copy(out, new)
-
-    return pl.kernel(
-      body,
-      out_type=[jax.ShapeDtypeStruct((8,), cell.dtype)] * 2,
-      mesh=vector_mesh(),
-      scratch_types=[
-        *(pltpu.VMEM(a.shape, a.dtype) for a in inputs),
-        pltpu.SMEM((8,), cell.dtype),
-        pltpu.VMEM((8,), cell.dtype),
-      ],
-      compiler_params=pltpu.CompilerParams(needs_layout_passes=False),
       interpret=interpret,
       name="k",
     )(*inputs)
@@ -556,11 +525,66 @@ def remote_cells(lanes: int, space: str) -> dict[str, Cell]:
   )
 
 
+def remote_packed_cells(
+  lanes: int, dtype: Any, space: str, setting: Setting
+) -> dict[str, Cell]:
+  """The same of elements that share words."""
+  if setting.layout_passes and not BITCASTS:
+    return {}
+  dtype = np.dtype(dtype)
+  packing = 4 // dtype.itemsize
+  size = packing * lanes
+  draw = np.random.default_rng(0)
+  rows = (8 * packing, 256)
+  positions = draw.integers(0, 2 * packing, size).astype(np.int32)
+  forms = [
+    (rows, (Dynamic(5), Dynamic(77))),
+    (rows, (Dynamic(3), Dynamic(250 - size, size))),
+    (rows, (2, reference.Window(256 - size // 2, size))),
+    (rows, (Dynamic(2 * packing - 1), Dynamic(0, size, 3))),
+    ((8 * packing, 200), (7, Dynamic(200 - size // 2, size))),
+  ]
+  if setting.layout_passes:
+    forms.append((rows, (positions, 3)))
+  if not setting.tiling:
+    table = (6 * size + packing,)
+    forms += [
+      (table, (Dynamic(77),)),
+      (table, (Dynamic(30, size),)),
+      (table, (Dynamic(packing * 3, size, 1, packing),)),
+      (table, (reference.Window(size, size),)),
+      (table, (reference.Window(-5, size),)),
+      (table, (Dynamic(6 * size - 7, size),)),
+      (table, (Dynamic(1, size, 2),)),
+      ((packing,), (Dynamic(packing - 1),)),
+    ]
+    if setting.layout_passes:
+      forms += [(table, (positions,)), (table, (Dynamic(30, 2 * size),))]
+  return _by_name(
+    _inside(
+      Cell(op, dtype, shape, index, masked, space)
+      for shape, index in forms
+      for op in (cases.LOAD, cases.STORE, cases.SWAP)
+      for masked in (False, True)
+    )
+  )
+
+
+def all_remote_packed_cells(
+  lanes: int, space: str, setting: Setting
+) -> list[Cell]:
+  """The same of every dtype."""
+  tables = (
+    remote_packed_cells(lanes, t, space, setting).values() for t in PACKED
+  )
+  return [cell for table in tables for cell in table]
+
+
 def smem_cells():
   """name -> cell; every operation on a scalar of SMEM."""
   cells = [
     Cell(op, dtype, (8,), (Dynamic(5),), masked, "smem")
-    for dtype in WORDS
+    for dtype in (*WORDS, FLAGS)
     for op in cases.OPS
     if op.accepts(dtype)
     for masked in (False, True)[: 2 if dtype == INT else 1]
@@ -573,7 +597,7 @@ def smem_vector_cells():
   repeats = np.array([3, 1, 3, 2, 3, 7, 0, 1], np.int32)
   cells = [
     Cell(op, dtype, (8,), (index,), masked, "smem")
-    for dtype in WORDS
+    for dtype in (*WORDS, FLAGS)
     for op in cases.OPS
     if op.accepts(dtype)
     for index, masked in (
@@ -597,7 +621,7 @@ def scalar_remote_cells() -> dict[str, Cell]:
         ("vmem_shared", (cases.LOAD,)),
       )
       for op in ops
-      for dtype in WORDS
+      for dtype in (*WORDS, FLAGS)
       for index in (Dynamic(37), 63, 99)
       for masked in (False, True)
     )

@@ -290,6 +290,8 @@ SPARSECORE = {
       x, _LANE, jax.ref.swap(o, _LANE, x[pl.ds(8, 8)]))),
   "addupdate": _subcore(lambda x, o, s: plsc.addupdate(
       o.at[_LANE], x[pl.ds(8, 8)])),
+  "addupdate_in_loop": _subcore(lambda x, o, s: pl.loop(0, 8)(
+      lambda k: plsc.addupdate(o.at[pl.ds(k * 8, 8)], x[_LANE]))),
   "unused": _subcore(lambda x, o, s: x[_LANE] + 1.0),
   "chain": _subcore(lambda x, o, s: _set(
       o.at[pl.ds(8, 16)].at[pl.ds(8, 8)], ..., x.at[pl.ds(8, 8)][...])),

@@ -24,6 +24,7 @@ import jax
 from jax.experimental import pallas as pl
 import jax.numpy as jnp
 import jax_swapext as jsx
+from jax_swapext._src.pallas import registered
 import numpy as np
 import pytest
 
@@ -182,6 +183,20 @@ class SupportTest(parameterized.TestCase):
     self.assertStartsWith(title, "# What works where")
     # `make docs/support.md` writes it anew.
     self.assertEqual(f"## {rest}".rstrip(), jsx.support().markdown().rstrip())
+
+  def test_page_promises_what_is_registered(self):
+    page = pathlib.Path(__file__).parents[1] / "docs" / "support.md"
+    places = {place.lower(): place for place in registered.TABLES}
+    promises = []
+    for line in page.read_text().splitlines():
+      match line.replace(r"\|", " ").split(" | "):
+        case [heading] if heading.startswith("## "):
+          place = places[heading.removeprefix("## ").lower()]
+        case [memory, operations, _, "yes", _]:
+          memory = memory.removeprefix("| ")
+          promises += [(place, memory, o) for o in operations.split(", ")]
+    self.assertSameElements({p for p, *_ in promises}, registered.TABLES)
+    self.assertEmpty(registered.missing(promises))
 
 
 if __name__ == "__main__":

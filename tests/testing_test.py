@@ -25,6 +25,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import tpu_sc as plsc
+from jax.experimental.pallas import triton as pltriton
 import jax.numpy as jnp
 import jax_swapext as jsx
 from jax_swapext import testing
@@ -116,6 +117,17 @@ class CompileForTest(parameterized.TestCase):
     self.assertGreater(compiled.registers, 0)
     self.assertIsNone(compiled.bundles)
     self.assertRegex(compiled.summary(), "registers.*PTX instructions")
+
+  @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
+  @pytest.mark.slow
+  def test_pallas_triton(self):
+    kernel = pl.pallas_call(
+        lambda o_ref: jsx.store(o_ref, None, 7), _LINE,
+        compiler_params=pltriton.CompilerParams(),
+    )
+    compiled = testing.compile_for("h100", kernel)
+    self.assertRegex(compiled.ptx, r"(?s)\.target sm_90.*st\.global")
+    self.assertRegex(compiled.summary(), "PTX instructions")
 
   @parameterized.parameters("tpu-v5e", "h200")
   @pytest.mark.slow

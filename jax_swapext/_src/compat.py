@@ -233,8 +233,6 @@ addupdate_p = _state_primitives.addupdate_p
 # What an index that mixes integer arrays and scalars makes of the scalars.
 broadcast_to_p = _state_primitives.broadcast_to_p
 
-AccumEffect = _state_types.AccumEffect
-
 eval_jaxpr = _core.eval_jaxpr
 
 

@@ -60,9 +60,10 @@ class Compiled:
     target: what for, one of `TARGETS`.
     module: StableHLO, as given to the compiler.
     hlo: what XLA made of it.
-    ptx: GPU: PTX of all Mosaic GPU kernels.
-    registers: GPU: hardware registers of a thread, in the kernel that needs
-      most of them.
+    ptx: GPU: PTX of all Mosaic GPU kernels; where there are kernels of Pallas
+      Triton, of those and all else that XLA compiles.
+    registers: GPU: hardware registers of a thread, in the Mosaic GPU kernel
+      that needs most of them.
     bundles: TPU: how many bundles of instructions the kernels have, on the
       TensorCore or else on the SparseCore.
     cycles: SparseCore: bundles and stalls, each instruction counted once.
@@ -205,7 +206,7 @@ def _lower(target, fn, args, options) -> tuple[str, bytearray, list[int]]:
     lowered = traced.lower(lowering_platforms=(platform,))
     module = lowered.as_text()
     # The child has the same version of everything, so any call is safe.
-    calls = set(re.findall(r"custom_call @(\w+)", module))
+    calls = set(re.findall(r'custom_call @"?([\w.$]+)', module))
     program = export.export(
         jax.jit(fn, **options), platforms=[platform],
         disabled_checks=[

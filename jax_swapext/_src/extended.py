@@ -354,9 +354,11 @@ def _rewrite_params(eqn, laid_out):
   params = {k: rewritten(v) for k, v in eqn.params.items()}
   if all(params[k] is v for k, v in eqn.params.items()):
     return eqn
-  if not any(isinstance(e, compat.AccumEffect) for e in eqn.effects):
+  jaxprs = _jaxprs(list(params.values()))
+  before = _jaxprs(list(eqn.params.values()))
+  if all(new.effects == old.effects for new, old in zip(jaxprs, before)):
     return eqn.replace(params=params)
-  # What accumulated into a Ref now writes to it.
+  # What accumulated into a Ref, or read it too, now writes to it.
   return compat.replace_eqn(
       eqn, eqn.primitive, eqn.invars, eqn.outvars, params
   )

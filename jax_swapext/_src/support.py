@@ -517,10 +517,18 @@ def _sparsecore() -> list[Row]:
             "a vector of whole words at once; else one element after the other"
             " through the word that holds it. Under TensorCore tiling Refs of"
             " two dimensions or more, else Refs of at least a vector's length"),
-      *_tpu(vector, "VMEM", REF_OPERATIONS, _PACKED,
-            ("one dimension under TensorCore tiling",), False,
-            "under TensorCore tiling neighbouring elements lie 128 words apart;"
-            " or use a 32-bit Ref"),
+      *(row for memory, operations in (("VMEM", REF_OPERATIONS),
+                                       (remote, _PLAIN))
+        for form, note in (
+            ("one dimension under TensorCore tiling",
+             "under TensorCore tiling neighbouring elements lie 128 words"
+             " apart; or use a 32-bit Ref"),
+            ("with layout passes before jax 0.12",
+             "before jax 0.12 the layout passes do not know vectors of words as"
+             " such of narrower elements; Set needs_layout_passes=False"),
+        )
+        for row in _tpu(vector, memory, operations, _PACKED, (form,), False,
+                        note)),
       *_tpu(vector, remote, _PLAIN, words, forms, True,
             "neighbours by one stream through VMEM, and back where masked: the"
             " caller must own them; loads at a vector of positions by a"
@@ -528,29 +536,41 @@ def _sparsecore() -> list[Row]:
       *_tpu(vector, remote, _ATOMICS, (*words, *_PACKED), forms, False,
             "are not atomic against the other subcores; use fetch_* outside"
             " the kernel"),
-      *_tpu(vector, remote, _PLAIN, _PACKED, forms, False,
-            "its streams move neighbouring words; Copy the block to VMEM with"
-            " pltpu.sync_copy"),
-      *_tpu(vector, "SMEM", REF_OPERATIONS, _WORDS, forms, True,
+      *_tpu(vector, remote, _PLAIN, _PACKED, forms, True,
+            "the words that hold them pass through VMEM, and go back but of"
+            " loads: the caller must own them, and under TensorCore tiling rows"
+            " share words. Neighbours by a stream per word, or by one where"
+            " they are whole blocks of 32 (of 128 under TensorCore tiling);"
+            " others one after the other. No Refs of one dimension under"
+            " TensorCore tiling"),
+      *_tpu(vector, "SMEM", REF_OPERATIONS, words, forms, True,
             "by the scalar unit, one vector's elements one after the"
             " other; nobody else writes there"),
-      *_tpu(scalar, "SMEM", REF_OPERATIONS, _WORDS, ("integers",), True,
+      *(row for place in (vector, scalar)
+        for row in _tpu(place, "SMEM", REF_OPERATIONS, _PACKED, ("integers",),
+                        False, "the scalar unit loads and stores words only;"
+                        " Use a 32-bit Ref")),
+      *_tpu(scalar, "SMEM", REF_OPERATIONS, words, ("integers",), True,
             "scalars, by the scalar unit; nobody else writes there"),
-      *_tpu(scalar, "SMEM", REF_OPERATIONS, _WORDS, arrays, False,
+      *_tpu(scalar, "SMEM", REF_OPERATIONS, words, arrays, False,
             "SMEM holds scalars there; Access one element at a time"),
-      *_tpu(scalar, "HBM", _PLAIN, _WORDS, ("integers",), True,
+      *(row for memory in ("HBM", "VMEM_SHARED")
+        for row in _tpu(scalar, memory, _PLAIN, _PACKED, ("integers",), False,
+                        "its SMEM holds words; Access them from a vector"
+                        " subcore, or use a 32-bit Ref")),
+      *_tpu(scalar, "HBM", _PLAIN, words, ("integers",), True,
             "the 32 bytes around an element are copied to SMEM and back: the"
             " caller must own them; Refs of one dimension, a multiple of 8"
             " long"),
-      *_tpu(scalar, "VMEM_SHARED", ("load",), _WORDS, ("integers",), True,
+      *_tpu(scalar, "VMEM_SHARED", ("load",), words, ("integers",), True,
             "a copy of the element in SMEM"),
-      *_tpu(scalar, "VMEM_SHARED", ("store", "swap"), _WORDS, ("integers",),
+      *_tpu(scalar, "VMEM_SHARED", ("store", "swap"), words, ("integers",),
             False,
             "no transfer goes from its SMEM there; Write from a vector"
             " subcore"),
-      *_tpu(scalar, remote, _PLAIN, _WORDS, arrays, False,
+      *_tpu(scalar, remote, _PLAIN, words, arrays, False,
             "its SMEM holds scalars; Access one element at a time"),
-      *_tpu(scalar, remote, _ATOMICS, _WORDS, forms[:-1], False,
+      *_tpu(scalar, remote, _ATOMICS, words, forms[:-1], False,
             "are not atomic against the other subcores; use fetch_* outside"
             " the kernel"),
   ]

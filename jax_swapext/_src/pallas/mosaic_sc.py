@@ -38,6 +38,7 @@ from jax_swapext._src import swap
 from jax_swapext._src.pallas import sc_indexed
 from jax_swapext._src.pallas import sc_packed
 from jax_swapext._src.pallas import sc_remote
+from jax_swapext._src.pallas import sc_remote_packed
 from jax_swapext._src.pallas import sc_stock
 from jax_swapext._src.pallas import tpu_copies
 from jax_swapext._src.pallas import tpu_lowering
@@ -65,7 +66,7 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
   dtype = view.dtype
   space = tpu_lowering.memory_space(ref)
   vector = ctx.lowering_context.kernel_type == _VECTOR
-  region = None
+  region: Any = None
   if tpu_lowering.is_simple(access.transforms):
     region = tpu_region.region_of(
       update.name, ref_aval, access.transforms, known
@@ -94,16 +95,21 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
 
   plain = sc_stock.is_plain(update)
   from_stock = params.get("stock") is not None
-  if space == "smem" and plain and not view.shape:
-    return lower_stock()
   if dtype == np.dtype(bool):
     return _lower_flags(prim, ctx, ref, leaves, tree, params)
+  packed = dtype.itemsize < 4
+  if space == "smem" and plain and not view.shape:
+    if from_stock or not packed:
+      return lower_stock()
   if space == "smem":
     passes = ctx.lowering_context.needs_layout_passes
-    _check_smem(update, region, vector, passes)
+    _check_smem(update, region, dtype, vector, passes)
     return lower(_access_smem)
   if space in ("hbm", "vmem_shared"):
     sc_remote.check(update, region, dtype, space, vector)
+    if packed:
+      sc_remote_packed.check(ctx, region, dtype, update)
+      return lower(sc_remote_packed.access)
     return lower(
       functools.partial(sc_remote.access, space=space, vector=vector)
     )
@@ -118,7 +124,6 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
     if from_stock and plain and sc_stock.is_chain(avals.transforms, view, ctx):
       return lower_stock()
     return _lower_chain(prim, ctx, ref, leaves, tree, params)
-  packed = dtype.itemsize < 4
   # Whoever wrote stock syntax gets what that gives, packed elements too.
   if (from_stock or not packed) and sc_stock.is_stock(
     region, dtype, update, ctx
@@ -196,9 +201,18 @@ def _lower_flags(prim, ctx, ref, leaves, tree, params):
 # SMEM
 
 
-def _check_smem(update, region: Region | None, vector, passes) -> None:
+def _check_smem(
+  update, region: Region | None, dtype, vector, passes
+) -> None:
   shape = () if region is None else region.natural_shape
   lanes = sc_indexed.lanes()
+  if dtype.itemsize < 4:
+    raise sc_indexed.refuse(
+      update,
+      f"{dtype} elements of SMEM",
+      "the scalar unit loads and stores words only",
+      "Use a 32-bit Ref.",
+    )
   if region is None or len(shape) > vector:
     raise sc_indexed.refuse(
       update,

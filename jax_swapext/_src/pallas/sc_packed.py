@@ -138,12 +138,10 @@ def check(ctx, region: Region, dtype, update: Update, plain: bool) -> None:
       "Set use_tc_tiling_on_sc=False in the compiler parameters, or use a"
       " 32-bit Ref.",
     )
-  shape = region.natural_shape
-  passes = ctx.lowering_context.needs_layout_passes
   if is_whole_words(ctx, region, dtype):
-    if plain or len(shape) == 1:
+    if plain or len(region.natural_shape) == 1:
       return
-    if not passes:
+    if not ctx.lowering_context.needs_layout_passes:
       raise sc_indexed.refuse(
         update,
         f"more than to move a block of {dtype} elements",
@@ -156,8 +154,27 @@ def check(ctx, region: Region, dtype, update: Update, plain: bool) -> None:
       update,
       f"a masked block of {dtype} elements that may lie partly outside",
       "it is accessed as a whole",
-      f"Make the start a multiple of {shape} (pl.multiple_of).",
+      f"Make the start a multiple of {region.natural_shape}"
+      " (pl.multiple_of).",
     )
+  check_words(ctx, region, dtype, update)
+  extent = region.shape[-1]
+  if not tiled and (extent < size or extent % packing):
+    raise sc_indexed.refuse(
+      update,
+      wanted,
+      f"a word is accessed within a vector of {size} elements",
+      f"Make the last dimension at least {size} long, a multiple of {packing}.",
+    )
+
+
+def check_words(ctx, region: Region, dtype, update: Update) -> None:
+  """Raises unless the elements of a region can be accessed one by one."""
+  tiled, lanes = sc_indexed.is_tc_tiling(), sc_indexed.lanes()
+  packing = tpu_values.packing(dtype)
+  size, shape = lanes * packing, region.natural_shape
+  passes = ctx.lowering_context.needs_layout_passes
+  wanted = f"{dtype} elements of a Ref of shape {region.shape} by this index"
   if shape and (
     len(shape) > 1
     or (shape[0] % size if passes else shape != (size,))
@@ -169,7 +186,7 @@ def check(ctx, region: Region, dtype, update: Update, plain: bool) -> None:
       f"a vector has {size} of them"
       + (", and their indices take several" if region.int_shape else ""),
       f"Access {size} elements, or blocks of ({packing}, {lanes}) at multiples"
-      " of that under TensorCore tiling; index arrays need"
+      " of that in VMEM under TensorCore tiling; index arrays need"
       " needs_layout_passes=True.",
     )
   if tiled and region.shape[-2] % packing:
@@ -179,13 +196,6 @@ def check(ctx, region: Region, dtype, update: Update, plain: bool) -> None:
       f"{packing} neighbouring rows share words, and the last words are not"
       " whole",
       f"Make the rows a multiple of {packing}.",
-    )
-  if not tiled and (region.shape[-1] < size or region.shape[-1] % packing):
-    raise sc_indexed.refuse(
-      update,
-      wanted,
-      f"a word is accessed within a vector of {size} elements",
-      f"Make the last dimension at least {size} long, a multiple of {packing}.",
     )
   if passes and not sc_words.HAS_BITCAST:
     raise sc_indexed.refuse(
@@ -197,24 +207,28 @@ def check(ctx, region: Region, dtype, update: Update, plain: bool) -> None:
     )
 
 
-def access(ref: Any, region: Region, update: Update) -> Any | None:
-  """Applies an update that `check` let pass.
+def access(
+  ref: Any, region: Region, update: Update, element: Any = None
+) -> Any | None:
+  """Applies an update to elements one by one.
 
   Args:
     ref: The Ref.
     region: Where in it.
     update: What to do.
+    element: As `sc_words.update_element`, which is for VMEM.
 
   Returns:
     The old value, or None if it is not wanted.
   """
+  element = element or sc_words.update_element
   if region.natural_shape:
     return tpu_region.in_passes(
-      region, update, functools.partial(_vector, ref, region)
+      region, update, functools.partial(_vector, ref, region, element)
     )
 
   def one(part: Update):
-    return sc_words.update_element(ref, region.indices, part)
+    return element(ref, region.indices, part)
 
   bits = update.replace(operands=tuple(map(sc_words.bits_of, update.operands)))
   if update.mask is None:
@@ -246,7 +260,7 @@ def _combine(update: Update, old, operands):
   return semantics.combine(update.op, old, *operands)
 
 
-def _vector(ref, region: Region, update: Update):
+def _vector(ref, region: Region, element, update: Update):
   """One element after the other, all that they need staged in memory."""
   [n] = region.natural_shape
   dtype = ref.dtype
@@ -276,7 +290,7 @@ def _vector(ref, region: Region, update: Update):
         k = n - 1 - k
       word_at, shift = sc_words.word_of(k, packing), (k & (packing - 1)) * width
 
-      def element(name):
+      def staged_at(name):
         return load.load(refs[name], word_at) >> shift
 
       def index_at(d, index):
@@ -289,10 +303,12 @@ def _vector(ref, region: Region, update: Update):
       def act():
         part = update.replace(
           mask=None,
-          operands=tuple(element(f"operand{i}") for i in range(len(operands))),
+          operands=tuple(
+            staged_at(f"operand{i}") for i in range(len(operands))
+          ),
         )
         indices = [index_at(d, i) for d, i in enumerate(region.indices)]
-        old = sc_words.update_element(ref, indices, part)
+        old = element(ref, indices, part)
         if old is not None:
           bits = (old & np.int32((1 << width) - 1)) << shift
           word = load.load(refs["old"], word_at)
@@ -301,7 +317,7 @@ def _vector(ref, region: Region, update: Update):
       if update.mask is None:
         act()
       else:
-        pl.when(element("mask") & 1 != 0)(act)
+        pl.when(staged_at("mask") & 1 != 0)(act)
 
     pl.loop(0, n)(step)
     if not update.need_old:

@@ -63,10 +63,10 @@ def check(update: Update, region: Region | None, dtype, space, vector) -> None:
       "Add with pltpu.async_copy(..., add=True) into VMEM_SHARED, or use"
       " fetch_* outside the kernel.",
     )
-  if region is None or region.prefix or dtype.itemsize != 4:
+  if region is None or region.prefix:
     raise sc_indexed.refuse(
       update,
-      f"{dtype} elements of {space}",
+      f"{dtype} elements of a view of {space}",
       "its streams move neighbouring words of a Ref that is not viewed as"
       " another shape or dtype",
       "Copy the block to VMEM with pltpu.sync_copy.",
@@ -80,6 +80,13 @@ def check(update: Update, region: Region | None, dtype, space, vector) -> None:
         "Copy the block to VMEM with pltpu.sync_copy.",
       )
     return
+  if dtype.itemsize < 4:
+    raise sc_indexed.refuse(
+      update,
+      f"{dtype} elements of {space} from the scalar subcore",
+      "its SMEM holds words",
+      "Access them from a vector subcore, or use a 32-bit Ref.",
+    )
   if region.natural_shape:
     raise sc_indexed.refuse(
       update,
@@ -184,9 +191,9 @@ def _neighbours(ref, region: Region, update: Update):
         old = load.load(scratch, at)
     if not update.is_load:
       swap.store(scratch, at, update.operands[0], mask=update.mask)
-      push = _push(scratch, view, semaphore)
-      push.start()
-      push.wait()
+      copy = push(scratch, view, semaphore)
+      copy.start()
+      copy.wait()
     return None if old is None else update.masked(old)
 
   return pl.run_scoped(
@@ -232,8 +239,8 @@ def _each(ref, region: Region, update: Update):
     def copy(k, view):
       return pltpu.make_async_copy(view, scratch.at[pl.ds(k, 1)], semaphore)
 
-    def push(k, view):
-      return _push(scratch.at[pl.ds(k, 1)], view, semaphore)
+    def copy_out(k, view):
+      return push(scratch.at[pl.ds(k, 1)], view, semaphore)
 
     if update.is_load or update.need_old:
       each(lambda k, view: copy(k, view).start())
@@ -241,8 +248,8 @@ def _each(ref, region: Region, update: Update):
       old = load.load(scratch)
     if not update.is_load:
       swap.store(scratch, ..., update.operands[0])
-      each(lambda k, view: push(k, view).start())
-      each(lambda k, view: push(k, view).wait())
+      each(lambda k, view: copy_out(k, view).start())
+      each(lambda k, view: copy_out(k, view).wait())
     return None if old is None else update.masked(old)
 
   return pl.run_scoped(
@@ -250,7 +257,8 @@ def _each(ref, region: Region, update: Update):
   )
 
 
-def _push(source, target, semaphore):
+def push(source: Any, target: Any, semaphore: Any) -> Any:
+  """A copy out of VMEM, which is yet to be started."""
   # Drop the semaphore once jax >= 0.12: a stream out of VMEM then needs none,
   # and JAX warns of one.
   if hasattr(sc_core, "SparseCorePushStreamWarning"):

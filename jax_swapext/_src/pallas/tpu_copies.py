@@ -167,18 +167,30 @@ def _window(region: Region, dtype: Any, masked: bool) -> list[tuple[Any, Any]]:
       continue
     else:
       tile = tpu_windows.SUBLANES * pack
-    window.append(_tiles(region, start, size, extent, tile, masked))
+    window.append(tiles(region, start, size, extent, tile, masked))
   return window
 
 
-def _tiles(region, start, size, extent, tile, masked):
+def tiles(
+  region: Region, start: Any, size: Any, extent: int, tile: int, masked: bool
+) -> tuple[Any, Any]:
+  """The start and size of a window of whole tiles that covers a slice.
+
+  Args:
+    region: What knows of the start's multiples.
+    start: The slice's start.
+    size: Its size.
+    extent: How long the dimension is.
+    tile: How long a tile is.
+    masked: Whether the slice may lie partly outside.
+  """
   if extent % tile:
     # A DMA must not leave the array, and its last tile is not whole.
     return 0, extent
   if tpu_region.is_static(start):
-    first = int(start) // tile * tile
+    first = max(0, min(int(start) // tile * tile, extent - tile))
     last = -(-(int(start) + size) // tile) * tile
-    return first, last - first
+    return first, max(first + tile, min(last, extent)) - first
   if region.multiple(start) % tile == 0 and size % tile == 0 and not masked:
     return start, size
   need = min(extent, -(-(size + tile - 1) // tile) * tile)
@@ -218,12 +230,8 @@ def _hbm_box(view: Any, region: Region, dtype: Any, update: Update):
   exact = True
   for index, (first, size) in zip(region.indices, window, strict=True):
     start = index.start if isinstance(index, Slice) else index
-    same = start is first or (
-      tpu_region.is_static(start)
-      and tpu_region.is_static(first)
-      and int(start) == int(first)
-    )
-    offset = 0 if same else _difference(start, first)
+    offset = difference(start, first)
+    same = tpu_region.is_static(offset) and offset == 0
     if isinstance(index, Slice):
       exact &= same and index.size == size
       offsets.append(Slice(offset, index.size))
@@ -260,7 +268,10 @@ def _hbm_box(view: Any, region: Region, dtype: Any, update: Update):
   return tpu_values.narrow_scalar(old, dtype)
 
 
-def _difference(start: Any, first: Any) -> Any:
+def difference(start: Any, first: Any) -> Any:
+  """`start - first`, static where it can be."""
+  if start is first:
+    return 0
   if tpu_region.is_static(start) and tpu_region.is_static(first):
     return int(start) - int(first)
   if tpu_region.is_static(first) and int(first) == 0:

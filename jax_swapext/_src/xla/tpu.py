@@ -15,8 +15,9 @@
 
 XLA's own ways are a sort, which takes it minutes to compile, and a loop, in
 which every update costs several microseconds. The kernels of `tpu_kernels` take
-some ten cycles, but have to read and write the whole table: `make_plan` says
-what they take over. For the rest the rule is that of all other platforms.
+some ten cycles, and those of `sc_kernels` one or two, but all have to read and
+write the whole table: `make_plan` says which of them takes over what. For the
+rest the rule is that of all other platforms.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from jax.interpreters import mlir
 import jax.numpy as jnp
 from jax_swapext._src import fetch_update
 from jax_swapext._src import semantics
+from jax_swapext._src.xla import tpu_sparse
 import numpy as np
 
 AtomicOp = semantics.AtomicOp
@@ -92,8 +94,26 @@ def _lane_order(shape) -> tuple[int, ...] | None:
   return best if less else None
 
 
-def make_plan(x, idx, operands, *, op, reverse, need_old, device_kind):
-  """How the kernels do it; None if they do not."""
+def make_plan(x, idx, operands, **how):
+  """How the kernels do it; None if they do not.
+
+  Args:
+    x, idx, operands: as for `fetch_update_p`.
+    **how: what else it takes, and `device_kind`.
+
+  Returns:
+    A plan of `tpu_kernels` or of `sc_kernels`.
+  """
+  ways = [
+      make_dense_plan(x, idx, operands, **how),
+      tpu_sparse.make_plan(x, idx, operands, **how),
+      (idx.shape[0] * _LOOP_SECONDS, None),
+  ]
+  return min(filter(None, ways), key=lambda way: way[0])[1]
+
+
+def make_dense_plan(x, idx, operands, *, op, reverse, need_old, device_kind):
+  """How the TensorCore would do it, as `tpu_sparse.make_plan` says."""
   from jax_swapext._src.xla import tpu_kernels
 
   t, *row = x.shape
@@ -128,9 +148,7 @@ def make_plan(x, idx, operands, *, op, reverse, need_old, device_kind):
   parts = -(-t // part)
   seconds = t * per_row * _BYTE_SECONDS
   seconds += n * (vectors * _VECTOR_SECONDS + parts * _SKIP_SECONDS)
-  if seconds > n * _LOOP_SECONDS:
-    return None
-  return tpu_kernels.Plan(
+  return seconds, tpu_kernels.Plan(
       op=op, reverse=reverse, need_old=need_old,
       rounds_to=dtype if dtype == jnp.bfloat16 and adds else None,
       lane_order=lane_order, parts=parts, part=part, block=block, spare=spare,
@@ -152,18 +170,24 @@ def fetch_update_tpu(x, idx, *operands, mask, op, order, reverse,
         x, idx, *operands, mask=mask, op=op, order=order, reverse=reverse,
         unique_indices=unique_indices, need_old=need_old,
     )
-  return _by_kernel(plan, x, idx, operands, mask)
+  t = np.int32(x.shape[0])
+  idx = lax.select(idx < 0, idx + t, idx)
+  ok = (idx >= 0) & (idx < t)
+  ok = ok if mask is None else ok & mask
+  idx = lax.select(ok, idx, lax.full_like(idx, -1))
+  return _by_kernel(plan, x, idx, operands)
 
 
-def _by_kernel(plan, x, idx, operands, mask):
+def _by_kernel(plan, x, idx, operands):
+  """The updates as planned; an index is -1 where there is none."""
   from jax_swapext._src.xla import tpu_kernels
 
+  if not isinstance(plan, tpu_kernels.Plan):
+    return tpu_sparse.update(plan, x, idx, operands)
   t, n, dtype = x.shape[0], idx.shape[0], x.dtype
   narrow = dtype.itemsize < 4
   by_bits = narrow and plan.op in _MOVES
-  idx = lax.select(idx < 0, idx + np.int32(t), idx)
-  ok = (idx >= 0) & (idx < np.int32(t))
-  ok = ok if mask is None else ok & mask
+  ok = idx >= 0
   dropped = np.int32(t if plan.spare else -1)
   idx = lax.select(ok, idx, lax.full_like(idx, dropped))
   blocks = -(-n // plan.block)
