@@ -21,6 +21,7 @@ import warnings
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import extended_forms
 import extended_kernels as kernels
 import jax
 from jax import lax
@@ -340,6 +341,34 @@ class DecoratorTest(parameterized.TestCase):
     self.assertRegex(
         text, "atomic_add: wanted an atomic update of HBM.*fetch_.* outside"
     )
+
+
+class FormsTest(parameterized.TestCase):
+
+  @parameterized.parameters(*extended_forms.FORMS)
+  def test_as_without_the_decorator(self, name):
+    form = extended_forms.FORMS[name]
+    np.testing.assert_array_equal(form(jsx.extended), form(_stock))
+
+  def test_what_runs_later_is_refused(self):
+    def generator(o):
+      yield o[0]
+
+    async def coroutine(o):
+      del o
+
+    for kernel in (generator, coroutine, 3):
+      with self.assertRaisesRegex(TypeError, "extended: wanted a function"):
+        jsx.extended(kernel)
+
+  def test_an_exception_ends_it(self):
+    def kernel(o):
+      raise ZeroDivisionError
+
+    with self.assertRaises(ZeroDivisionError):
+      pl.pallas_call(jsx.extended(kernel), _spec())()
+    with self.assertRaises(ValueError):  # Stock's, of what it refuses.
+      mosaic_ir.lower(pl.pallas_call(_scalars, _spec()), _spec())
 
 
 class TransformsTest(parameterized.TestCase):

@@ -28,6 +28,7 @@ import functools
 from jax._src.pallas import mpmd
 from jax._src.pallas import pallas_call
 from jax_swapext._src import extended
+from jax_swapext._src import rewrite
 
 _trace_kernel_to_jaxpr = pallas_call._trace_kernel_to_jaxpr
 _mpmd_map = mpmd._mpmd_map
@@ -40,7 +41,7 @@ def _trace_extended(kernel, *args, **kwargs):
   with extended.tracing() if decorated else contextlib.nullcontext():
     jaxpr, consts = _trace_kernel_to_jaxpr(kernel, *args, **kwargs)
   if decorated or extended.is_everywhere():
-    jaxpr = extended.rewrite(jaxpr)
+    jaxpr = rewrite.rewritten(jaxpr)
   return jaxpr, consts
 
 
@@ -89,7 +90,7 @@ def _mpmd_map_extended(meshes_and_fns, *args, **kwargs):
 def _bind_extended(*args, jaxprs, **params):
   if any(chosen := _chosen.get()):
     jaxprs = tuple(
-        extended.rewrite(jaxpr) if c else jaxpr
+        rewrite.rewritten(jaxpr) if c else jaxpr
         for jaxpr, c in zip(jaxprs, chosen, strict=True)
     )
   with _choose(()):

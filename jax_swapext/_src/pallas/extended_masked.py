@@ -21,13 +21,13 @@ from __future__ import annotations
 
 from jax._src.pallas import primitives as pallas_primitives
 from jax_swapext._src import access as access_lib
-from jax_swapext._src import extended
 from jax_swapext._src import load
 from jax_swapext._src import native
+from jax_swapext._src import rewrite
 from jax_swapext._src import swap
 
 Access = access_lib.Access
-Rewritten = extended.Rewritten
+Rewritten = rewrite.Rewritten
 
 
 def _masked_load(eqn, used):
@@ -38,15 +38,15 @@ def _masked_load(eqn, used):
   # To read again what others write means something everywhere.
   if params["is_volatile"]:
     return None
-  if not extended.is_ordinary(ref, transforms, eqn.outvars[0].aval.dtype):
+  if not rewrite.is_ordinary(ref, transforms, eqn.outvars[0].aval.dtype):
     return None
   hints = params["cache_modifier"] or params["eviction_policy"]
-  whole = extended.has_region_shape(mask, ref, transforms)
+  whole = rewrite.has_region_shape(mask, ref, transforms)
   if hints or other is not None or not whole:
 
     def meaning(*flat):
       ref, transforms, mask, other = tree.unflatten(flat)
-      view = extended.view(ref, transforms)
+      view = rewrite.view(ref, transforms)
       return load.load(view, mask=mask, other=other)
 
     return native.equation(eqn, meaning)
@@ -57,14 +57,14 @@ def _masked_load(eqn, used):
 def _masked_swap(eqn, used):
   tree = eqn.params["args_tree"]
   ref, transforms, value, mask = tree.unflatten(eqn.invars)
-  if not extended.is_ordinary(ref, transforms, value.aval.dtype):
+  if not rewrite.is_ordinary(ref, transforms, value.aval.dtype):
     return None
-  whole = extended.has_region_shape(mask, ref, transforms)
+  whole = rewrite.has_region_shape(mask, ref, transforms)
   if eqn.params["eviction_policy"] or not whole:
 
     def meaning(*flat):
       ref, transforms, value, mask = tree.unflatten(flat)
-      view = extended.view(ref, transforms)
+      view = rewrite.view(ref, transforms)
       old = swap.swap(view, None, value, mask=mask)
       return old if used else value
 
@@ -73,5 +73,5 @@ def _masked_swap(eqn, used):
   return Rewritten(swap.swap_p, ref, access, {"need_old": used}, used)
 
 
-extended.rewrites[pallas_primitives.load_p] = _masked_load
-extended.rewrites[pallas_primitives.swap_p] = _masked_swap
+rewrite.rules[pallas_primitives.load_p] = _masked_load
+rewrite.rules[pallas_primitives.swap_p] = _masked_swap

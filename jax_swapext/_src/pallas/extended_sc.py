@@ -28,6 +28,7 @@ from jax_swapext._src import atomic_rmw
 from jax_swapext._src import extended
 from jax_swapext._src import load
 from jax_swapext._src import native
+from jax_swapext._src import rewrite
 from jax_swapext._src import semantics
 from jax_swapext._src import swap
 import numpy as np
@@ -56,12 +57,12 @@ def _load(eqn, used):
   if not eqn.params["has_mask"] or out.aval.ndim != 1:
     return None
   transforms = tree.unflatten(leaves[:-1])
-  if not extended.is_ordinary(ref, transforms, out.aval.dtype):
+  if not rewrite.is_ordinary(ref, transforms, out.aval.dtype):
     return None
 
   def meaning(ref, *leaves):
     *index, mask = leaves
-    view = extended.view(ref, tree.unflatten(index))
+    view = rewrite.view(ref, tree.unflatten(index))
     return load.load(view, _places(mask), mask=mask)
 
   return native.equation(eqn, meaning)
@@ -73,13 +74,13 @@ def _swap(eqn, used):
   ref, value, *leaves = eqn.invars
   transforms = tree.unflatten(leaves[:-1] if has_mask else leaves)
   op = ADD if add else None
-  if not extended.is_ordinary(ref, transforms, value.aval.dtype, op):
+  if not rewrite.is_ordinary(ref, transforms, value.aval.dtype, op):
     return None
   if has_mask and value.aval.ndim == 1:
 
     def meaning(ref, value, *leaves):
       *index, mask = leaves
-      view = extended.view(ref, tree.unflatten(index))
+      view = rewrite.view(ref, tree.unflatten(index))
       _store(view, _places(mask), value, mask, add)
       return value
 
@@ -87,8 +88,8 @@ def _swap(eqn, used):
   if used or has_mask or not add:
     return None
   access = access_lib.Access(tuple(transforms), None, (value,))
-  return extended.Rewritten(
-      atomic_rmw.atomic_rmw_p, ref, access, extended.atomic_params(ADD), False
+  return rewrite.Rewritten(
+      atomic_rmw.atomic_rmw_p, ref, access, rewrite.atomic_params(ADD), False
   )
 
 
@@ -96,12 +97,12 @@ def _gather(eqn, used):
   del used
   tree = eqn.params["tree"]
   ref, transforms, _, _ = tree.unflatten(eqn.invars)
-  if not extended.is_ordinary(ref, transforms, eqn.outvars[0].aval.dtype):
+  if not rewrite.is_ordinary(ref, transforms, eqn.outvars[0].aval.dtype):
     return None
 
   def meaning(*flat):
     ref, transforms, indices, mask = tree.unflatten(flat)
-    view = extended.view(ref, transforms)
+    view = rewrite.view(ref, transforms)
     return load.load(view, tuple(indices), mask=mask)
 
   return native.equation(eqn, meaning)
@@ -112,12 +113,12 @@ def _scatter(eqn, used):
   tree, add = eqn.params["tree"], eqn.params["add"]
   ref, transforms, _, value, _ = tree.unflatten(eqn.invars)
   op = ADD if add else None
-  if not extended.is_ordinary(ref, transforms, value.aval.dtype, op):
+  if not rewrite.is_ordinary(ref, transforms, value.aval.dtype, op):
     return None
 
   def meaning(*flat):
     ref, transforms, indices, value, mask = tree.unflatten(flat)
-    view = extended.view(ref, transforms)
+    view = rewrite.view(ref, transforms)
     _store(view, tuple(indices), value, mask, add)
     return ()
 
@@ -138,7 +139,7 @@ def _is_vector(aval) -> bool:
 def _gather_others(*flat, tree):
   """Stock takes words that are no unsigned integers, in whole vectors."""
   ref, transforms, indices, mask = tree.unflatten(flat)
-  view = extended.view(ref, transforms)
+  view = rewrite.view(ref, transforms)
   shape = indices[0].shape if indices else ()
   if _is_vector(jax.core.ShapedArray(shape, view.dtype)):
     return None
@@ -147,16 +148,16 @@ def _gather_others(*flat, tree):
 
 def _scatter_others(*flat, tree, add):
   ref, transforms, indices, value, mask = jax.tree.unflatten(tree, flat)
-  view = extended.view(ref, transforms)
+  view = rewrite.view(ref, transforms)
   if view.dtype in _GATHERED:
     return None
   _store(view, tuple(indices), value, mask, add)
   return ()
 
 
-extended.rewrites[sc_primitives.load_p] = _load
-extended.rewrites[sc_primitives.swap_p] = _swap
-extended.rewrites[sc_primitives.gather_p] = _gather
-extended.rewrites[sc_primitives.scatter_p] = _scatter
+rewrite.rules[sc_primitives.load_p] = _load
+rewrite.rules[sc_primitives.swap_p] = _swap
+rewrite.rules[sc_primitives.gather_p] = _gather
+rewrite.rules[sc_primitives.scatter_p] = _scatter
 extended.take_more(sc_primitives.gather_p, _gather_others)
 extended.take_more(sc_primitives.scatter_p, _scatter_others)

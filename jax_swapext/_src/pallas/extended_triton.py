@@ -22,6 +22,7 @@ from jax_swapext._src import atomic_rmw
 from jax_swapext._src import compat
 from jax_swapext._src import extended
 from jax_swapext._src import native
+from jax_swapext._src import rewrite
 from jax_swapext._src import semantics
 import numpy as np
 
@@ -31,7 +32,7 @@ _NARROW = frozenset({"bool", "int8", "int16", "bfloat16"})
 
 def _update(ref, transforms, value, mask, kind):
   function = getattr(atomic_rmw, f"atomic_{kind.value}")
-  view = extended.view(ref, transforms)
+  view = rewrite.view(ref, transforms)
   return function(view, None, value, mask=mask, sem=_SEM)
 
 
@@ -39,9 +40,9 @@ def _atomic_rmw(eqn, used):
   args_tree, kind = eqn.params["args_tree"], eqn.params["atomic_type"]
   ref, transforms, value, mask = args_tree.unflatten(eqn.invars)
   op = semantics.AtomicOp(kind.value)
-  if not extended.is_ordinary(ref, transforms, value.aval.dtype, op):
+  if not rewrite.is_ordinary(ref, transforms, value.aval.dtype, op):
     return None
-  if not extended.has_region_shape(mask, ref, transforms):
+  if not rewrite.has_region_shape(mask, ref, transforms):
 
     def meaning(*flat):
       ref, transforms, value, mask = args_tree.unflatten(flat)
@@ -50,8 +51,8 @@ def _atomic_rmw(eqn, used):
 
     return native.equation(eqn, meaning)
   access = access_lib.Access(tuple(transforms), mask, (value,))
-  params = extended.atomic_params(op, sem=_SEM, need_old=used)
-  return extended.Rewritten(
+  params = rewrite.atomic_params(op, sem=_SEM, need_old=used)
+  return rewrite.Rewritten(
       atomic_rmw.atomic_rmw_p, ref, access, params, used
   )
 
@@ -74,7 +75,7 @@ def _atomic_cas(eqn, used):
   del used
   ref, _, value = eqn.invars
   op = semantics.AtomicOp.CAS
-  if not extended.is_ordinary(ref, (), value.aval.dtype, op):
+  if not rewrite.is_ordinary(ref, (), value.aval.dtype, op):
     return None
   return native.equation(eqn, _cas)
 
@@ -86,7 +87,7 @@ def _atomic_cas_of_elements(ref, expected, value):
   return _cas(ref, expected, value)
 
 
-extended.rewrites[primitives.atomic_rmw_p] = _atomic_rmw
-extended.rewrites[primitives.atomic_cas_p] = _atomic_cas
+rewrite.rules[primitives.atomic_rmw_p] = _atomic_rmw
+rewrite.rules[primitives.atomic_cas_p] = _atomic_cas
 extended.take_more(primitives.atomic_rmw_p, _narrow_atomic_rmw)
 extended.take_more(primitives.atomic_cas_p, _atomic_cas_of_elements)
