@@ -322,6 +322,7 @@ SPARSECORE = {
 _PLAIN = (
   "vector_add", "grid_scale", "through_smem", "reduce_sum", "exponential",
   "to_bfloat16", "integers", "bulk_copies", "two_warpgroups", "warp_scalars",
+  "one_element",
 )  # fmt: skip
 
 MOSAIC_GPU = {
