@@ -124,10 +124,8 @@ def _stock_lowers(site: Site, ctx, ref, from_stock: bool) -> bool:
     if ctx.out_layout_hint is not None:
       return True  # Whoever asked for a layout knows what it can load.
   if math.prod(shape) % gpu_ir.WARPGROUP_SIZE:
-    # Under Lane lowering, one element is the same for all threads.
-    return lane and from_stock and not swaps and not request.reads and (
-        math.prod(shape) == 1
-    )
+    # One element is the same for all threads.
+    return from_stock and not request.reads and math.prod(shape) == 1
   if request.dtype == np.dtype(bool) or not _fits_tiles(site, ctx):
     return False
   if swaps:
