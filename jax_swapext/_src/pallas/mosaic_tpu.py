@@ -39,6 +39,7 @@ from jax_swapext._src.pallas import tpu_copies
 from jax_swapext._src.pallas import tpu_loops
 from jax_swapext._src.pallas import tpu_lowering
 from jax_swapext._src.pallas import tpu_region
+from jax_swapext._src.pallas import tpu_tiles
 from jax_swapext._src.pallas import tpu_values
 from jax_swapext._src.pallas import tpu_windows
 import numpy as np
@@ -54,7 +55,7 @@ _TC = tpu_core.CoreType.TC
 
 def physical_view(
   region: Region, block_shape: Sequence[Any]
-) -> tpu_windows.Memory:
+) -> tpu_tiles.Memory:
   """Which dimensions of the view are the memref's minor ones."""
   shape: list[Any] = list(block_shape)
   whole = False
@@ -74,7 +75,7 @@ def physical_view(
     else:
       logical.append(d)
       d += 1
-  return tpu_windows.Memory(
+  return tpu_tiles.Memory(
     row=logical[-2] if len(logical) > 1 else None,
     lane=logical[-1] if logical else None,
     rank=len(logical),
@@ -83,14 +84,14 @@ def physical_view(
 
 
 def stock_strides(
-  region: Region, memory: tpu_windows.Memory, dtype: Any
+  region: Region, memory: tpu_tiles.Memory, dtype: Any
 ) -> bool:
   """Whether Mosaic's strided load and store take the region's strides."""
   return tpu_values.packing(dtype) == 1 and _rows_in_a_tile(region, memory)
 
 
 def _is_packed_strided_load(
-  region: Region, memory: tpu_windows.Memory, dtype: Any, update: Update
+  region: Region, memory: tpu_tiles.Memory, dtype: Any, update: Update
 ) -> bool:
   """Whether Mosaic's strided load takes elements that share words, too."""
   if not update.is_load or not _rows_in_a_tile(region, memory):
@@ -102,14 +103,14 @@ def _is_packed_strided_load(
   return isinstance(rows, Slice) and not rows.size % tpu_values.packing(dtype)
 
 
-def _rows_in_a_tile(region: Region, memory: tpu_windows.Memory) -> bool:
+def _rows_in_a_tile(region: Region, memory: tpu_tiles.Memory) -> bool:
   """Whether a row has at most one tile's lanes, and is accessed from the first.
 
   Strided loads and stores take neither more lanes nor others.
   """
   if memory.lane is None or memory.whole:
     return False
-  if region.shape[memory.lane] > tpu_windows.LANES:
+  if region.shape[memory.lane] > tpu_tiles.LANES:
     return False
   lane = region.indices[memory.lane]
   start, step = lane, 1
@@ -120,7 +121,7 @@ def _rows_in_a_tile(region: Region, memory: tpu_windows.Memory) -> bool:
 
 def is_stock_vmem(
   region: Region,
-  memory: tpu_windows.Memory,
+  memory: tpu_tiles.Memory,
   dtype: Any,
   update: Update,
   stock_syntax: bool = False,
@@ -171,9 +172,9 @@ def is_stock_vmem(
     tile = 1
     if d == memory.lane:
       pack = tpu_values.packing(dtype) if memory.rank == 1 else 1
-      tile = tpu_windows.LANES * pack
+      tile = tpu_tiles.LANES * pack
     elif d == memory.row:
-      tile = tpu_windows.row_tile(memory, region, dtype)
+      tile = tpu_tiles.row_tile(memory, region, dtype)
       if tpu_windows.Window._whole_row(region, memory, dtype):
         tile = 1
     if region.multiple(start) % tile:
@@ -229,7 +230,7 @@ def refuse_dtype(update: Update, dtype: Any) -> None:
 def access_vmem(
   view: Any,
   region: Region,
-  memory: tpu_windows.Memory,
+  memory: tpu_tiles.Memory,
   dtype: Any,
   update: Update,
 ) -> Any | None:
