@@ -175,7 +175,7 @@ def is_stock_vmem(
       tile = tpu_tiles.LANES * pack
     elif d == memory.row:
       tile = tpu_tiles.row_tile(memory, region, dtype)
-      if tpu_windows.Window._whole_row(region, memory, dtype):
+      if tpu_windows.Window.is_whole_row(region, memory, dtype):
         tile = 1
     if region.multiple(start) % tile:
       return False
