@@ -148,6 +148,11 @@ def _dim_index(name, entry, dim, size, may_leave):
   if not jnp.issubdtype(aval.dtype, jnp.integer):
     got = f"{entry}, a {aval.dtype}" if np.isscalar(entry) else aval.dtype
     raise TypeError(f"{where}: wanted an integer index, got {got}.")
+  if not all(isinstance(d, int) for d in aval.shape):
+    raise NotImplementedError(
+        f"{where}: wanted an index array of a static shape, got {aval.shape}. "
+        "Export once for each size, or for the largest with a mask."
+    )
   if not isinstance(entry, np.ndarray):
     return entry
   if entry.dtype != np.uint64:
