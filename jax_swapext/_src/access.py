@@ -77,7 +77,8 @@ def prepare(
           "before the access."
       )
     # Not `ref.type`, which does not know the tracers of vmap and grad.
-    base, transforms = ref.ref, ref.transforms
+    base = ref.ref
+    transforms = tuple(map(indexing.with_known_starts, ref.transforms))
     view = compat.transform_type(transforms, jax.typeof(base))
   else:
     if not compat.is_ref(ref):
