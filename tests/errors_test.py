@@ -451,11 +451,25 @@ class OddArgumentsTest(parameterized.TestCase):
     jsx.store(ref, 1, float("nan"))
     self.assertTrue(np.isinf(ref[0]) and np.isnan(ref[1]))
 
-  def test_symbolic_shape(self):
+  @parameterized.named_parameters(
+      ("table", "swap", lambda n, x: jsx.swap(jax.new_ref(n), ..., n)),
+      ("index_of_a_ref", "load",
+       lambda n, x: jsx.load(jax.new_ref(x), n.astype(int))),
+      ("index_of_an_array", "fetch_add",
+       lambda n, x: jsx.fetch_add(x, n.astype(int), 1.0)),
+      ("batch_of_refs", "swap",
+       jax.vmap(lambda n, x: jsx.swap(jax.new_ref(x + n), 0, n), (0, None))),
+      ("batch_of_arrays", "fetch_update",
+       jax.vmap(lambda n, x: jsx.fetch_add(x + n, np.arange(2), n), (0, None))),
+  )
+  def test_symbolic_shape(self, name, access):
     size, = jax.export.symbolic_shape("n,")
-    x = jax.ShapeDtypeStruct((size,), np.float32)
-    with self.assertRaisesRegex(NotImplementedError, "swap: wanted a static"):
-      jax.eval_shape(lambda x: jsx.swap(jax.new_ref(x), ..., x), x)
+    with self.assertRaisesRegex(
+        NotImplementedError, f"{name}: .*wanted .* static .* Export once"
+    ):
+      jax.eval_shape(
+          access, jax.ShapeDtypeStruct((size,), np.float32), np.ones(4, "f4")
+      )
 
 
 if __name__ == "__main__":

@@ -76,16 +76,17 @@ def prepare(
           f"{name}: wanted one Ref, got a choice between several. Select one "
           "before the access."
       )
-    # Not `ref.type`, which does not know the tracers of vmap and grad.
-    base, transforms = ref.ref, ref.transforms
-    view = compat.transform_type(transforms, jax.typeof(base))
+    base = ref.ref
+    transforms = tuple(map(indexing.with_known_starts, ref.transforms))
   else:
     if not compat.is_ref(ref):
       raise TypeError(
           f"{name}: wanted a Ref first, got {indexing.describe(ref)}."
           f"{_for_arrays(name)}"
       )
-    base, transforms, view = ref, (), jax.typeof(ref)
+    base, transforms = ref, ()
+  # Not `ref.type`, which does not know the tracers of vmap and grad.
+  view = view_type(transforms, jax.typeof(base).inner_aval)
   if op is not None and may_repeat(transforms) and _has_none(idx):
     raise NotImplementedError(
         f"{name}: wanted no None in an index of a view that has an index array "
@@ -99,7 +100,14 @@ def prepare(
   values = tuple(
       compat.insert_pvary_for_write(base, v) for v in args.operands
   )
-  access = Access((*transforms, *args.transforms), args.mask, values)
+  mask = args.mask
+  if _mesh(view).explicit_axes:
+    # What is written has the type of what is read, since cotangents have.
+    sharding = view_type(args.transforms, view).sharding
+    mask, values = jax.tree.map(
+        lambda x: jax.sharding.reshard(x, sharding), (mask, values)
+    )
+  access = Access((*transforms, *args.transforms), mask, values)
   return base, access, restore
 
 
@@ -144,6 +152,49 @@ def canonicalize(
   values = tuple(map(layout.to_region, values))
   mask = None if mask is None else layout.to_region(mask)
   return Access(transforms, mask, values), layout.from_region
+
+
+# ## Types of views
+
+
+def view_type(transforms: tuple[Any, ...], aval: Any) -> Any:
+  """The type of the view that `transforms` make of an array of type `aval`.
+
+  On a mesh with explicit axes JAX knows only slices of the axes that are not
+  sharded. Here any other axis of the view is not sharded; the accesses of
+  arrays run on automatic axes and can do it.
+  """
+  for t in transforms:
+    if isinstance(t, NDIndexer) and _mesh(aval).explicit_axes:
+      aval = _sharded_region(t, aval)
+    else:
+      aval = compat.transform_type((t,), aval)
+  return aval
+
+
+def _mesh(aval):
+  """The mesh that an array is on, as its type says."""
+  if isinstance(aval, jax.core.ShapedArray):
+    return aval.sharding.mesh
+  return jax.sharding.AbstractMesh((), ())
+
+
+def _sharded_region(indexer, aval):
+  indices = indexer.indices
+  axes = indexing.region_axes(
+      indices, indexing.int_labels(len(indexer.int_indexer_shape))
+  )
+  spec = [
+      aval.sharding.spec[a]
+      if isinstance(a, int) and indices[a] == compat.Slice(0, aval.shape[a])
+      else None
+      for a in axes
+  ]
+  mesh = aval.sharding.mesh
+  return aval.update(
+      shape=compat.indexer_shape(indexer),
+      sharding=jax.sharding.NamedSharding(mesh, jax.P(*spec)),
+  )
 
 
 # ## Operands

@@ -46,6 +46,7 @@ from jax.interpreters import batching
 from jax.interpreters import mlir
 from jax.interpreters import partial_eval as pe
 import jax.numpy as jnp
+from jax_swapext._src import access_batching
 from jax_swapext._src import compat
 from jax_swapext._src import semantics
 from jax_swapext._src.xla import partition
@@ -196,6 +197,7 @@ ad.primitive_transposes[fetch_update_p] = _fetch_update_transpose
 
 def _fetch_update_batch(args, dims, *, need_old, **params):
   size = next(a.shape[d] for a, d in zip(args, dims) if d is not None)
+  access_batching.check_batch_size("fetch_update", size)
   x, idx, *rest = (
       batching.bdim_at_front(a, d, size) for a, d in zip(args, dims)
   )
