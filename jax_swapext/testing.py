@@ -53,21 +53,21 @@ class KernelTestCase(absltest.TestCase):
 
   def assertCompiles(
       self, fn: Callable[..., Any], *args: Any,
-      targets: Sequence[str] = ("tpu-v6e", "h100"), **options: Any,
+      targets: str | Sequence[str] = ("tpu-v6e", "h100"), **options: Any,
   ) -> dict[str, Compiled]:
     """Fails unless `fn` compiles for every target.
 
     Args:
       fn: as for :func:`compile_for`.
       *args: its arguments.
-      targets: what for.
+      targets: what for; at least one.
       **options: as for :func:`compile_for`.
 
     Returns:
       What :func:`compile_for` returns, for each target.
     """
     compiled = {}
-    for target in targets:
+    for target in _several("assertCompiles", "targets", targets, TARGETS):
       with self.subTest(target):
         try:
           compiled[target] = compile_for(target, fn, *args, **options)
@@ -77,7 +77,7 @@ class KernelTestCase(absltest.TestCase):
 
   def assertRefuses(
       self, regex: str, fn: Callable[..., Any], *args: Any,
-      targets: Sequence[str] = ("tpu-v6e", "h100"), **options: Any,
+      targets: str | Sequence[str] = ("tpu-v6e", "h100"), **options: Any,
   ) -> None:
     """Fails unless every target refuses `fn` with a message that matches.
 
@@ -85,17 +85,17 @@ class KernelTestCase(absltest.TestCase):
       regex: searched for in the message, be it JAX's or the compiler's.
       fn: as for :func:`compile_for`.
       *args: its arguments.
-      targets: what for.
+      targets: what for; at least one.
       **options: as for :func:`compile_for`.
     """
-    for target in targets:
+    for target in _several("assertRefuses", "targets", targets, TARGETS):
       _compile_for.check_installed(target)
       with self.subTest(target), self.assertRaisesRegex(Exception, regex):
         compile_for(target, fn, *args, **options)
 
   def assertMatchesReference(
       self, kernel: Callable[..., Any], reference: Callable[..., Any],
-      *args: Any, modes: Sequence[str] = ("hlo",),
+      *args: Any, modes: str | Sequence[str] = ("hlo",),
   ) -> None:
     """Fails unless a kernel, interpreted on the CPU, equals a reference.
 
@@ -107,9 +107,11 @@ class KernelTestCase(absltest.TestCase):
         on to :func:`pl.pallas_call` or :func:`pl.kernel`.
       reference: called as ``reference(*args)``.
       *args: arrays.
-      modes: which interpreters: ``"hlo"`` (``interpret=True``), ``"tpu"`` and
-        ``"gpu"``, which know that device's memories and threads.
+      modes: which interpreters, at least one: ``"hlo"``
+        (``interpret=True``), ``"tpu"`` and ``"gpu"``, which know that device's
+        memories and threads.
     """
+    modes = _several("assertMatchesReference", "modes", modes, _MODES)
     want, tree = jax.tree.flatten(reference(*args))
     for mode in modes:
       with self.subTest(mode):
@@ -139,6 +141,23 @@ class KernelTestCase(absltest.TestCase):
     return 8 * float(jnp.finfo(dtype).eps)
 
 
+_MODES = ("hlo", "tpu", "gpu")
+
+
+def _several(name, what, given, known) -> tuple[str, ...]:
+  """The names in `given`; one alone may stand for itself.
+
+  An assertion about none of them would hold whatever is asserted; and an
+  unknown one may be refused, but not for the reason that is looked for.
+  """
+  names = (given,) if isinstance(given, str) else tuple(given)
+  if not names or not set(names) <= set(known):
+    raise ValueError(
+        f"{name}: wanted {what} to be among {', '.join(known)}, got {given!r}."
+    )
+  return names
+
+
 def _interpret(mode: str) -> Any:
   if mode == "hlo":
     return True
@@ -146,13 +165,8 @@ def _interpret(mode: str) -> Any:
     from jax.experimental.pallas import tpu as pltpu
 
     return pltpu.InterpretParams()
-  if mode == "gpu":
-    from jax.experimental.pallas import mosaic_gpu as plgpu
+  from jax.experimental.pallas import mosaic_gpu as plgpu
 
-    # Newer names of JAX come first; drop the older once it is gone.
-    names = ("InterpretParams", "InterpretGPUParams")
-    return next(getattr(plgpu, n) for n in names if hasattr(plgpu, n))()
-  raise ValueError(
-      "assertMatchesReference: wanted modes to be among 'hlo', 'tpu' and"
-      f" 'gpu', got {mode!r}."
-  )
+  # Newer names of JAX come first; drop the older once it is gone.
+  names = ("InterpretParams", "InterpretGPUParams")
+  return next(getattr(plgpu, n) for n in names if hasattr(plgpu, n))()

@@ -14,6 +14,7 @@
 """What users get for their own tests: compile_for and KernelTestCase."""
 
 import importlib.util
+import re
 import unittest
 from unittest import mock
 
@@ -130,6 +131,23 @@ class CompileForTest(parameterized.TestCase):
     self.assertIsNone(compiled.bundles)
     self.assertIsNone(compiled.ptx)
 
+  @parameterized.parameters(
+      dict(static_argnums=1), dict(static_argnums=(-1,)),
+      dict(static_argnames="power"),
+  )
+  @pytest.mark.slow
+  def test_static_arguments(self, **options):
+    f = lambda x, power: x ** len(power)
+    compiled = testing.compile_for("tpu-v6e", f, _LINE, "ab", **options)
+    self.assertIn("multiply", compiled.hlo)
+
+  @pytest.mark.slow
+  def test_64_bits(self):
+    with jax.enable_x64(True):
+      x = np.ones(8, np.int64)
+      compiled = testing.compile_for("h100", lambda x: x + 1, x)
+    self.assertIn("s64[8]", compiled.hlo)
+
   def test_lowering_errors_pass_through(self):
     with self.assertRaisesRegex(Exception, "Cannot store scalars to VMEM"):
       testing.compile_for("tpu-v6e", store_scalar("stock"))
@@ -172,7 +190,7 @@ class CompileForTest(parameterized.TestCase):
         testing.compile_for(target, lambda x: x, _LINE)
 
 
-class KernelTestCaseTest(absltest.TestCase):
+class KernelTestCaseTest(parameterized.TestCase):
   """The assertions, inside test cases of their own."""
 
   def run_case(self, body):
@@ -211,13 +229,27 @@ class KernelTestCaseTest(absltest.TestCase):
         )
     ))
 
-  def test_unknown_mode(self):
-    [text] = self.run_case(
+  @parameterized.product(
+      assertion=(
+          lambda c, n: c.assertMatchesReference(double, np.add, 1, modes=n),
+          lambda c, n: c.assertCompiles(np.add, 1, 1, targets=n),
+          # The words of the error about the argument refuse nothing.
+          lambda c, n: c.assertRefuses("wanted", np.add, 1, 1, targets=n),
+      ),
+      names=((), "cpu", ("cpu",)),
+  )
+  def test_unknown_names(self, assertion, names):
+    [text] = self.run_case(lambda case: assertion(case, names))
+    self.assertRegex(text, r"assert\w+: wanted (modes|targets) to be among .*"
+                     + re.escape(f"got {names!r}"))
+
+  def test_one_mode(self):
+    x = np.ones((8, 128), np.float32)
+    self.assertEmpty(self.run_case(
         lambda case: case.assertMatchesReference(
-            double, np.add, np.ones(2), np.ones(2), modes=("cpu",)
+            double, lambda x: x + x, x, modes="hlo"
         )
-    )
-    self.assertIn("got 'cpu'", text)
+    ))
 
   def test_integers_have_to_be_equal(self):
     x = np.full((8, 128), 2**20, np.int32)

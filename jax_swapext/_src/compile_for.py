@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 import dataclasses
 import importlib.util
+import inspect
 import json
 import os
 import pathlib
@@ -137,6 +138,7 @@ def compile_for(
       (dump / kind).mkdir(parents=True)
     compiler = tpu_compiler if _is_tpu(target) else gpu_compiler
     env = compiler.environment(str(dump))
+    env["JAX_ENABLE_X64"] = str(jax.config.jax_enable_x64)
     env["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
     command = [
         sys.executable, "-m", "jax_swapext._src.compile_child", target,
@@ -199,7 +201,10 @@ def _lower(target, fn, args, options) -> tuple[str, bytearray, list[int]]:
       (1,), ("device",), axis_types=(jax.sharding.AxisType.Auto,),
       abstract_device=device,
   )
-  specs = jax.tree.map(_spec, args)
+  static = _static_positions(fn, len(args), **options)
+  specs = [
+      a if k in static else jax.tree.map(_spec, a) for k, a in enumerate(args)
+  ]
   with jax.sharding.use_abstract_mesh(mesh):
     traced = jax.jit(fn, **options).trace(*specs)
     lowered = traced.lower(lowering_platforms=(platform,))
@@ -215,6 +220,21 @@ def _lower(target, fn, args, options) -> tuple[str, bytearray, list[int]]:
   leaves = jax.tree.leaves(lowered.args_info)
   donated = [k for k, info in enumerate(leaves) if info.donated]
   return module, program.serialize(), donated
+
+
+def _static_positions(
+    fn, count, *, static_argnums=(), static_argnames=(), **_
+) -> set[int]:
+  """Which of `count` arguments `jax.jit` takes for static."""
+  if isinstance(static_argnums, int):
+    static_argnums = (static_argnums,)
+  if isinstance(static_argnames, str):
+    static_argnames = (static_argnames,)
+  positions = {k % count for k in static_argnums or () if -count <= k < count}
+  if static_argnames:
+    parameters = enumerate(inspect.signature(fn).parameters)
+    positions |= {k for k, name in parameters if name in static_argnames}
+  return positions
 
 
 def _spec(x: Any) -> jax.ShapeDtypeStruct:

@@ -24,6 +24,9 @@ import dataclasses
 import html
 import textwrap
 
+from jax.typing import DTypeLike
+import numpy as np
+
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = tuple(
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
@@ -144,7 +147,7 @@ def _line(cells, widths) -> str:
 def support(
     operation: str | None = None,
     place: str | None = None,
-    dtype: str | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Matrix:
   """What works where: the support matrix, or the part of it that is asked for.
 
@@ -152,7 +155,7 @@ def support(
     operation: a public name, such as ``"atomic_add"``; ``"fetch_add"`` means
       the same operation on arrays.
     place: a part of a place's name, such as ``"CPU"``.
-    dtype: the name of a dtype.
+    dtype: a dtype, or its name.
 
   Returns:
     A tuple of rows that prints as a table.
@@ -172,7 +175,8 @@ def support(
   if place is not None:
     rows = [r for r in rows if place.lower() in r.place.lower()]
   if dtype is not None:
-    rows = [r for r in rows if dtype in r.dtypes]
+    name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
+    rows = [r for r in rows if name in r.dtypes]
   return Matrix(rows)
 
 
