@@ -60,14 +60,14 @@ class KernelTestCase(absltest.TestCase):
     Args:
       fn: as for :func:`compile_for`.
       *args: its arguments.
-      targets: what for, one or more.
+      targets: what for; at least one.
       **options: as for :func:`compile_for`.
 
     Returns:
       What :func:`compile_for` returns, for each target.
     """
     compiled = {}
-    for target in _checked(targets):
+    for target in _several("assertCompiles", "targets", targets, TARGETS):
       with self.subTest(target):
         try:
           compiled[target] = compile_for(target, fn, *args, **options)
@@ -85,10 +85,11 @@ class KernelTestCase(absltest.TestCase):
       regex: searched for in the message, be it JAX's or the compiler's.
       fn: as for :func:`compile_for`.
       *args: its arguments.
-      targets: what for, one or more.
+      targets: what for; at least one.
       **options: as for :func:`compile_for`.
     """
-    for target in _checked(targets):
+    for target in _several("assertRefuses", "targets", targets, TARGETS):
+      _compile_for.check_target(target)
       with self.subTest(target):
         try:
           compiled = compile_for(target, fn, *args, **options)
@@ -113,11 +114,13 @@ class KernelTestCase(absltest.TestCase):
         on to :func:`pl.pallas_call` or :func:`pl.kernel`.
       reference: called as ``reference(*args)``.
       *args: arrays.
-      modes: which interpreters: ``"hlo"`` (``interpret=True``), ``"tpu"`` and
-        ``"gpu"``, which know that device's memories and threads.
+      modes: which interpreters, at least one: ``"hlo"``
+        (``interpret=True``), ``"tpu"`` and ``"gpu"``, which know that device's
+        memories and threads.
     """
+    modes = _several("assertMatchesReference", "modes", modes, _MODES)
     want, tree = jax.tree.flatten(reference(*args))
-    for mode in (modes,) if isinstance(modes, str) else modes:
+    for mode in modes:
       with self.subTest(mode):
         got = kernel(*args, interpret=_interpret(mode))
         self.assertEqual(jax.tree.structure(got), tree)
@@ -148,12 +151,21 @@ class KernelTestCase(absltest.TestCase):
     return 8 * float(jnp.finfo(dtype).eps)
 
 
-def _checked(targets: str | Sequence[str]) -> tuple[str, ...]:
-  """The targets, if all are known and have their compilers here."""
-  targets = (targets,) if isinstance(targets, str) else tuple(targets)
-  for target in targets:
-    _compile_for.check_target(target)
-  return targets
+_MODES = ("hlo", "tpu", "gpu")
+
+
+def _several(name, what, given, known) -> tuple[str, ...]:
+  """The names in `given`; one alone may stand for itself.
+
+  An assertion about none of them would hold whatever is asserted; and an
+  unknown one may be refused, but not for the reason that is looked for.
+  """
+  names = (given,) if isinstance(given, str) else tuple(given)
+  if not names or not set(names) <= set(known):
+    raise ValueError(
+        f"{name}: wanted {what} to be among {', '.join(known)}, got {given!r}."
+    )
+  return names
 
 
 def _interpret(mode: str) -> Any:
@@ -163,13 +175,8 @@ def _interpret(mode: str) -> Any:
     from jax.experimental.pallas import tpu as pltpu
 
     return pltpu.InterpretParams()
-  if mode == "gpu":
-    from jax.experimental.pallas import mosaic_gpu as plgpu
+  from jax.experimental.pallas import mosaic_gpu as plgpu
 
-    # Newer names of JAX come first; drop the older once it is gone.
-    names = ("InterpretParams", "InterpretGPUParams")
-    return next(getattr(plgpu, n) for n in names if hasattr(plgpu, n))()
-  raise ValueError(
-      "assertMatchesReference: wanted modes to be among 'hlo', 'tpu' and"
-      f" 'gpu', got {mode!r}."
-  )
+  # Newer names of JAX come first; drop the older once it is gone.
+  names = ("InterpretParams", "InterpretGPUParams")
+  return next(getattr(plgpu, n) for n in names if hasattr(plgpu, n))()

@@ -225,6 +225,7 @@ class ShardingTest(parameterized.TestCase):
         (jsx.atomic_max, rows, (3, 16)),
         (jsx.atomic_add, (slice(None), rows), (8, 3)),
         (jsx.atomic_add, slice(2, 6), (4, 16)),
+        (jsx.atomic_add, lambda k: jax.ds(k, 8), (8, 16)),
     )
     for (op, idx, shape), spec in itertools.product(
         accesses, (P("d"), P(None, "d"))
@@ -232,7 +233,8 @@ class ShardingTest(parameterized.TestCase):
 
       def f(x, v, idx=idx, op=op):
         ref = jax.new_ref(x)
-        old = op(ref, idx, v)
+        start = v[0].sum().astype(np.int32) % 1  # what only a run can tell
+        old = op(ref, idx(start) if callable(idx) else idx, v)
         return (old**2).sum() + (ref[...] ** 3).sum()
 
       with self.subTest(f"{op.__name__} {idx} {spec}"):

@@ -156,8 +156,11 @@ class SupportTest(parameterized.TestCase):
     ]
     self.assertLen(set(cells), len(cells))
 
-  def test_filters(self):
-    [row] = jsx.support("fetch_xor", "CPU", "bfloat16")
+  @parameterized.parameters(
+      "bfloat16", jnp.bfloat16, jnp.dtype(jnp.bfloat16)
+  )
+  def test_filters(self, dtype):
+    [row] = jsx.support("fetch_xor", "CPU", dtype)
     self.assertEqual((row.memory, row.supported), ("array", False))
     self.assertSequenceEqual(
         jsx.support(jsx.atomic_add, "triton", jnp.bfloat16),

@@ -14,6 +14,7 @@
 """What users get for their own tests: compile_for and KernelTestCase."""
 
 import importlib.util
+import re
 import unittest
 from unittest import mock
 
@@ -143,6 +144,23 @@ class CompileForTest(parameterized.TestCase):
     self.assertIsNone(compiled.bundles)
     self.assertIsNone(compiled.ptx)
 
+  @parameterized.parameters(
+      dict(static_argnums=1), dict(static_argnums=(-1,)),
+      dict(static_argnames="power"),
+  )
+  @pytest.mark.slow
+  def test_static_arguments(self, **options):
+    f = lambda x, power: x ** len(power)
+    compiled = testing.compile_for("tpu-v6e", f, _LINE, "ab", **options)
+    self.assertIn("multiply", compiled.hlo)
+
+  @pytest.mark.slow
+  def test_64_bits(self):
+    with jax.enable_x64(True):
+      x = np.ones(8, np.int64)
+      compiled = testing.compile_for("h100", lambda x: x + 1, x)
+    self.assertIn("s64[8]", compiled.hlo)
+
   def test_lowering_errors_pass_through(self):
     with self.assertRaisesRegex(Exception, "Cannot store scalars to VMEM"):
       testing.compile_for("tpu-v6e", store_scalar("stock"))
@@ -172,17 +190,6 @@ class CompileForTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "tpu-v5e.*got 'tpu-v2'"):
       testing.compile_for("tpu-v2", lambda x: x, _LINE)
 
-  @pytest.mark.slow
-  def test_static_arguments(self):
-    f = lambda n, x, name: {name: x + n}
-    for static_argnums in ((0, 2), (0, -1)):
-      compiled = testing.compile_for(
-          "tpu-v5e", f, 41, _LINE, "y", static_argnums=static_argnums
-      )
-      self.assertIn("41", compiled.module)
-    with self.assertRaisesRegex(ValueError, "static_argnums.*positional"):
-      testing.compile_for("tpu-v5e", f, 41, _LINE, "y", static_argnames="n")
-
   @parameterized.parameters(
       ("tpu-v6e", "libtpu"), ("b200", "jax-cuda13-plugin")
   )
@@ -198,7 +205,7 @@ class CompileForTest(parameterized.TestCase):
         testing.compile_for(target, lambda x: x, _LINE)
 
 
-class KernelTestCaseTest(absltest.TestCase):
+class KernelTestCaseTest(parameterized.TestCase):
   """The assertions, inside test cases of their own."""
 
   def run_case(self, body):
@@ -237,13 +244,27 @@ class KernelTestCaseTest(absltest.TestCase):
         )
     ))
 
-  def test_unknown_mode(self):
-    [text] = self.run_case(
+  @parameterized.product(
+      assertion=(
+          lambda c, n: c.assertMatchesReference(double, np.add, 1, modes=n),
+          lambda c, n: c.assertCompiles(np.add, 1, 1, targets=n),
+          # The words of the error about the argument refuse nothing.
+          lambda c, n: c.assertRefuses("wanted", np.add, 1, 1, targets=n),
+      ),
+      names=((), "cpu", ("cpu",)),
+  )
+  def test_unknown_names(self, assertion, names):
+    [text] = self.run_case(lambda case: assertion(case, names))
+    self.assertRegex(text, r"assert\w+: wanted (modes|targets) to be among .*"
+                     + re.escape(f"got {names!r}"))
+
+  def test_one_mode(self):
+    x = np.ones((8, 128), np.float32)
+    self.assertEmpty(self.run_case(
         lambda case: case.assertMatchesReference(
-            double, np.add, np.ones(2), np.ones(2), modes=("cpu",)
+            double, lambda x: x + x, x, modes="hlo"
         )
-    )
-    self.assertIn("got 'cpu'", text)
+    ))
 
   def test_integers_have_to_be_equal(self):
     x = np.full((8, 128), 2**20, np.int32)
@@ -294,16 +315,6 @@ class KernelTestCaseTest(absltest.TestCase):
         lambda case: refuses(case, "Cannot store scalars", "ours")
     )
     self.assertRegex(text, "v6e: [0-9]+ bundles.*wanted a refusal")
-
-  def test_unknown_target_is_no_refusal(self):
-    for check in (
-        lambda case: case.assertRefuses("wanted", store_scalar("stock"),
-                                        targets="tpu-v6"),
-        lambda case: case.assertCompiles(store_scalar("ours"),
-                                         targets="tpu-v6"),
-    ):
-      [text] = self.run_case(check)
-      self.assertIn("got 'tpu-v6'", text)
 
 
 if __name__ == "__main__":

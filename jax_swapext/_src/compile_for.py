@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 import dataclasses
 import importlib.util
+import inspect
 import json
 import os
 import pathlib
@@ -115,17 +116,16 @@ def compile_for(
     target: one of ``"tpu-v5e"``, ``"tpu-v5p"``, ``"tpu-v6e"``, ``"tpu7x"``,
       ``"h100"``, ``"h200"``, ``"b200"``.
     fn: any function that :func:`jax.jit` takes.
-    *args: its arguments: arrays, or anything with a shape and a dtype; those of
-      ``static_argnums`` as they are.
+    *args: its arguments: arrays, or anything with a shape and a dtype; static
+      ones as they are.
     timeout: seconds that the compiler has.
-    **options: for :func:`jax.jit`, such as ``donate_argnums``; but no
-      ``static_argnames``.
+    **options: for :func:`jax.jit`, such as ``donate_argnums``.
 
   Returns:
     What came out, see :class:`Compiled`.
 
   Raises:
-    ValueError: unknown target; ``static_argnames``.
+    ValueError: unknown target.
     ModuleNotFoundError: the compiler is not installed.
     CompileError: the compiler refused, aborted or hung.
     Exception: whatever tracing and lowering raise.
@@ -140,6 +140,7 @@ def compile_for(
       (dump / kind).mkdir(parents=True)
     compiler = tpu_compiler if _is_tpu(target) else gpu_compiler
     env = compiler.environment(str(dump))
+    env["JAX_ENABLE_X64"] = str(jax.config.jax_enable_x64)
     env["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
     command = [
         sys.executable, "-m", "jax_swapext._src.compile_child", target,
@@ -206,17 +207,9 @@ def _lower(target, fn, args, options) -> tuple[str, bytearray, list[int]]:
       (1,), ("device",), axis_types=(jax.sharding.AxisType.Auto,),
       abstract_device=device,
   )
-  if "static_argnames" in options:
-    raise ValueError(
-        "compile_for: wanted static_argnums, got static_argnames. Arguments are"
-        " positional."
-    )
-  static = options.get("static_argnums", ())
-  static = {static} if isinstance(static, int) else set(static or ())
-  static = {k % len(args) for k in static}
+  static = _static_positions(fn, len(args), **options)
   specs = [
-      arg if k in static else jax.tree.map(_spec, arg)
-      for k, arg in enumerate(args)
+      a if k in static else jax.tree.map(_spec, a) for k, a in enumerate(args)
   ]
   with jax.sharding.use_abstract_mesh(mesh):
     traced = jax.jit(fn, **options).trace(*specs)
@@ -233,6 +226,21 @@ def _lower(target, fn, args, options) -> tuple[str, bytearray, list[int]]:
   leaves = jax.tree.leaves(lowered.args_info)
   donated = [k for k, info in enumerate(leaves) if info.donated]
   return module, program.serialize(), donated
+
+
+def _static_positions(
+    fn, count, *, static_argnums=(), static_argnames=(), **_
+) -> set[int]:
+  """Which of `count` arguments `jax.jit` takes for static."""
+  if isinstance(static_argnums, int):
+    static_argnums = (static_argnums,)
+  if isinstance(static_argnames, str):
+    static_argnames = (static_argnames,)
+  positions = {k % count for k in static_argnums or () if -count <= k < count}
+  if static_argnames:
+    parameters = enumerate(inspect.signature(fn).parameters)
+    positions |= {k for k, name in parameters if name in static_argnames}
+  return positions
 
 
 def _spec(x: Any) -> jax.ShapeDtypeStruct:
