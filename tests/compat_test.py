@@ -56,6 +56,7 @@ _CALLS = {
     "WriteEffect": (0,),
     "Primitive": ("name",),
     "insert_pvary_for_write": (None, None),
+    "at_line_of": (None, None),
     "replace_eqns": (None, ()),
     "trace_thunk": (None, None),
     "splice": (None,),

@@ -27,6 +27,7 @@ import jax
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas import tpu_sc as plsc
 from jax.experimental.pallas import triton as pltriton
 import jax.numpy as jnp
 import jax_swapext as jsx
@@ -35,6 +36,7 @@ import numpy as np
 from oracles import mosaic_ir
 from oracles import tpu_compile
 import pytest
+import stock_modules
 
 _TENSORCORE = kernels.TENSORCORE
 _SPARSECORE = kernels.SPARSECORE
@@ -146,6 +148,60 @@ class RefusedByStockTest(parameterized.TestCase):
 def _scalars(x_ref, o_ref):
   o_ref[...] = jnp.zeros_like(o_ref)
   o_ref[0, 3] = jnp.sum(x_ref[...])
+
+
+def _added_in_hbm():
+  def kernel(x_ref, o_ref):
+    jax.ref.addupdate(o_ref, (0, 0), x_ref[0, 0])  # the user's line
+
+  hbm = pl.BlockSpec(memory_space=pltpu.HBM)
+  call = pl.pallas_call(jsx.extended(kernel), _spec(), out_specs=hbm)
+  return call, [_spec()]
+
+
+def _swapped_in_hbm():
+  def kernel(x_ref, o_ref):
+    pltriton.atomic_cas(o_ref.at[0, 0], x_ref[0, 0], 3.0)  # the user's line
+
+  hbm = pl.BlockSpec(memory_space=pltpu.HBM)
+  call = pl.pallas_call(jsx.extended(kernel), _spec(), out_specs=hbm)
+  return call, [_spec()]
+
+
+def _loaded_as_float16():
+  def kernel(x_ref, o_ref):
+    mask = jnp.ones(o_ref.shape, bool)
+    o_ref[...] = pltriton.load(x_ref, mask=mask, other=0)  # the user's line
+
+  x = _spec(dtype=jnp.float16)
+  return pl.pallas_call(jsx.extended(kernel), x), [x]
+
+
+def _added_by_a_subcore():
+  def body(hbm, x, o):
+    plsc.addupdate(hbm.at[pl.ds(0, 8)], x[pl.ds(0, 8)])  # the user's line
+
+  return lambda x: kernels.vector_kernel(body, jsx.extended)(x), [_spec((64,))]
+
+
+def _compared_in_bfloat16():
+  def kernel(x_ref, o_ref):
+    pltriton.atomic_max(o_ref, (), x_ref[...])  # the user's line
+
+  x = _spec(dtype=jnp.bfloat16)
+  return pl.pallas_call(
+      jsx.extended(kernel), x, compiler_params=pltriton.CompilerParams()
+  ), [x]
+
+
+_HBM = "wanted an atomic update of HBM.*fetch_.* outside"
+_REFUSED = (
+    ("tpu", _added_in_hbm, f"atomic_add: {_HBM}"),
+    ("tpu", _swapped_in_hbm, f"atomic_cas: {_HBM}"),
+    ("tpu", _loaded_as_float16, "load: wanted a float16 Ref.*ref.bitcast"),
+    ("sparsecore", _added_by_a_subcore, "atomic_add: wanted .*(HBM|hbm)"),
+    ("triton", _compared_in_bfloat16, "atomic_max: .*integers.*Mosaic GPU"),
+)
 
 
 class DecoratorTest(parameterized.TestCase):
@@ -324,23 +380,17 @@ class DecoratorTest(parameterized.TestCase):
     jaxpr = jax.make_jaxpr(call)(x)
     self.assertNotIn("swapext_load", _primitives(jaxpr))
 
-  def test_an_error_names_the_line_the_access_and_the_way_out(self):
-    def kernel(x_ref, o_ref):
-      jax.ref.addupdate(o_ref, (0, 0), x_ref[0, 0])  # the user's line
-
-    hbm = pl.BlockSpec(memory_space=pltpu.HBM)
-    call = pl.pallas_call(
-        jsx.extended(kernel), _spec(), out_specs=hbm,
-    )
+  @parameterized.parameters(*_REFUSED)
+  def test_an_error_names_the_line_the_access_and_the_way_out(
+      self, backend, make, message
+  ):
     text = ""
     try:
-      mosaic_ir.lower(call, _spec())
+      stock_modules.modules(backend, *make())
     except NotImplementedError as e:
       text = "".join(traceback.format_exception(e))
     self.assertIn("# the user's line", text)
-    self.assertRegex(
-        text, "atomic_add: wanted an atomic update of HBM.*fetch_.* outside"
-    )
+    self.assertRegex(text, message)
 
 
 class FormsTest(parameterized.TestCase):

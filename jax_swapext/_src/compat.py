@@ -256,6 +256,12 @@ def replace_eqn(
   return eqn.replace(list(invars), list(outvars), primitive, params, effects)
 
 
+def at_line_of(other: Any, eqn: Any) -> Any:
+  """An equation as if the line that another one is from had made it."""
+  traceback = other.source_info.traceback
+  return eqn.replace(source_info=eqn.source_info.replace(traceback=traceback))
+
+
 def replace_eqns(jaxpr: Any, eqns: Sequence[Any]) -> Any:
   """A jaxpr with the same variables and other equations."""
   effects = _pe.make_jaxpr_effects(

@@ -43,6 +43,8 @@ def equation(eqn: Any, meaning: Callable[..., Any]) -> Any:
       may use this library's operations and JAX's.
   """
   jaxpr = compat.trace_on(meaning, [v.aval for v in eqn.invars])
+  # Errors are to point at the user's line, not at `meaning`.
+  jaxpr = jaxpr.replace(eqns=[compat.at_line_of(eqn, e) for e in jaxpr.eqns])
   params = {
       "stock": eqn.primitive, "stock_params": tuple(eqn.params.items()),
       "jaxpr": jaxpr,
