@@ -444,6 +444,36 @@ class TransformsTest(parameterized.TestCase):
     want[1, 2], want[0, 1] = 3 * t[0, 0], t[0, 1] + t[0, 2]
     np.testing.assert_array_equal(got, want)
 
+  def test_one_backends_own_syntax(self):
+    @jsx.extended
+    def kernel(x, o):
+      o[...] = pltriton.load(x, mask=x[...] > 2, other=1.0) * 2
+      at = jnp.zeros(8, jnp.int32)
+      pl.loop(0, 2)(lambda i: plsc.addupdate_scatter(o, [at + i], x[...]))
+
+    call = pl.pallas_call(kernel, _spec((8,)), interpret=True)
+    x, t = np.arange(8, dtype=np.float32), np.ones(8, np.float32)
+    wanted = 2 * np.where(x > 2, x, 1)
+    wanted[:2] += x.sum()
+    _, dot = jax.jit(lambda x, t: jax.jvp(call, (x,), (t,)))(x, t)
+    np.testing.assert_array_equal(jax.vmap(call)(np.stack([x, x]))[1], wanted)
+    np.testing.assert_array_equal(dot, 2 * (x > 2) + 8 * (x < 2))
+
+  def test_one_backends_own_syntax_outside_kernels(self):
+    @jsx.extended
+    def update(ref, v):
+      mask = jnp.array([True, True, False])
+      at = jnp.array([0, 0, 1])
+      pltriton.atomic_add(ref, (at,), v * jnp.ones(3), mask=mask)
+      return pltriton.load(ref.at[pl.ds(0, 2)], mask=mask[1:], other=v).sum()
+
+    function = lambda v: update(jax.new_ref(jnp.zeros(3)), v)
+    np.testing.assert_array_equal(function(5.0), 15.0)
+    np.testing.assert_array_equal(jax.jit(jax.grad(function))(5.0), 3.0)
+    np.testing.assert_array_equal(
+        jax.vmap(jax.grad(function))(jnp.arange(2.0)), [3.0, 3.0]
+    )
+
   def test_scan(self):
     call = pl.pallas_call(jsx.extended(_scalars), _spec(), interpret=True)
     x = np.ones((2, 8, 128), np.float32)
