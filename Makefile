@@ -3,7 +3,7 @@
 #
 #   PYTHON=python3.13   the Python to use; without it one is looked for
 #   JAX=0.11.2          the JAX to use; without it the lock's
-#   ARGS="-k swap"      more arguments for pytest, the demo or the benchmarks
+#   ARGS="-k swap"      more arguments for what is run: pytest, the demo, ...
 #   UPGRADE=--upgrade   for `make lock`: move to the newest releases
 #   JAX_PLATFORMS=...   where JAX runs; without it on the CPU
 
@@ -61,7 +61,7 @@ export ALLOW_MULTIPLE_LIBTPU_LOAD := 1
 export TPU_WORKER_HOSTNAMES := localhost
 
 .PHONY: help env demo test test-quick lint bazel dist bench docs \
-  docs/support.md lock clean
+  docs/support.md notebooks lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z.\/-]+:.*## / { printf "%-17s%s\n", $$1, $$2 }' Makefile
@@ -113,6 +113,10 @@ bench: $(VENV)/ready ## print the benchmarks' tables
 	  echo "==> Running $$bench $(ON)"; \
 	  $(BIN)/python $$bench $(ARGS) || exit; \
 	done
+
+notebooks: $(VENV)/ready ## run the notebooks; ARGS=--store keeps the outputs
+	@echo "==> Running the notebooks $(ON)"
+	@$(BIN)/python notebooks/run.py $(ARGS)
 
 docs: $(VENV)/ready ## build the pages of docs/ with sphinx
 	@echo "==> Building build/docs/index.html, warnings being errors"

@@ -29,12 +29,12 @@ from oracles import tpu_compile
 
 _TABLES = {
   "TensorCore, bundles": (
-    "mosaic_tpu_compile_test",
-    {g: "bundle_kernels" for g in ("v5e", "v6e", "tpu7x")},
+    "tpu_costs",
+    {g: "kernels" for g in ("v5e", "v6e", "tpu7x")},
   ),
   "SparseCore, bundles, cycles": (
-    "mosaic_sc_compile_test",
-    {"v5p": "rows_8", "v6e": "rows_8", "tpu7x": "rows_16"},
+    "sparse_costs",
+    {"v5p": "kernels_8", "v6e": "kernels_8", "tpu7x": "kernels_16"},
   ),
 }
 

@@ -61,7 +61,7 @@ class DemoGpuTest(absltest.TestCase):
 
   def test_dead_compiler_fails(self):
     with (
-        mock.patch.object(compile_for, "check_installed"),
+        mock.patch.object(compile_for, "check_target"),
         mock.patch.object(demo_gpu, "is_available", lambda: True),
         mock.patch.object(sys, "executable", "/bin/false"),
     ):

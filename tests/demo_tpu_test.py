@@ -57,7 +57,7 @@ class DemoTpuTest(absltest.TestCase):
     # Stands for a compiler that aborts: it reads nothing and says nothing.
     with (
       mock.patch.object(sys, "executable", shutil.which("false")),
-      mock.patch.object(compile_for, "check_installed"),
+      mock.patch.object(compile_for, "check_target"),
     ):
       last = demo_tpu.attempt(demo.demos(_TEXT)[1])
     self.assertTrue(last.is_failure)

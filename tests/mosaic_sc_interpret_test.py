@@ -25,6 +25,7 @@ import pytest
 import sparse_cells
 from sparse_cells import LANES
 from sparse_cells import Setting
+import sparse_tables
 
 _LINEAR = Setting(layout_passes=False, tiling=False)
 _TILED = Setting(layout_passes=False, tiling=True)
@@ -40,24 +41,24 @@ def _vector(setting):
 
 # name -> (cells, of which every n-th runs, what makes a kernel of one)
 _TABLES = {
-  "vmem": (sparse_cells.vmem_cells(LANES), 61, _vector(Setting())),
-  "flags": (sparse_cells.flag_cells(LANES), 11, _vector(Setting())),
-  "boxes": (sparse_cells.box_cells(LANES), 29, _vector(_BOXES)),
+  "vmem": (sparse_tables.vmem_cells(LANES), 61, _vector(Setting())),
+  "flags": (sparse_tables.flag_cells(LANES), 11, _vector(Setting())),
+  "boxes": (sparse_tables.box_cells(LANES), 29, _vector(_BOXES)),
   "int8": (
-    sparse_cells.packed_cells(LANES, "int8", _LINEAR), 23, _vector(_LINEAR),
+    sparse_tables.packed_cells(LANES, "int8", _LINEAR), 23, _vector(_LINEAR),
   ),
   "bfloat16": (
-    sparse_cells.packed_cells(LANES, "bfloat16", _TILED), 19, _vector(_TILED),
+    sparse_tables.packed_cells(LANES, "bfloat16", _TILED), 19, _vector(_TILED),
   ),
-  "hbm": (sparse_cells.remote_cells(LANES, "hbm"), 31, _vector(Setting())),
+  "hbm": (sparse_tables.remote_cells(LANES, "hbm"), 31, _vector(Setting())),
   "vmem_shared": (
-    sparse_cells.remote_cells(LANES, "vmem_shared"), 7, _vector(Setting()),
+    sparse_tables.remote_cells(LANES, "vmem_shared"), 7, _vector(Setting()),
   ),
   "smem": (
-    sparse_cells.smem_vector_cells(), 7, _vector(Setting()),
+    sparse_tables.smem_vector_cells(), 7, _vector(Setting()),
   ),
   "scalar_subcore": (
-    sparse_cells.smem_cells() | sparse_cells.scalar_remote_cells(), 13,
+    sparse_tables.smem_cells() | sparse_tables.scalar_remote_cells(), 13,
     sparse_cells.scalar_kernel,
   ),
 }  # fmt: skip

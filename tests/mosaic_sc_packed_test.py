@@ -28,6 +28,7 @@ import pytest
 import sparse_cells
 from sparse_cells import LANES
 from sparse_cells import Setting
+import sparse_tables
 
 _SETTINGS = [
   Setting(passes, tiling)
@@ -54,7 +55,7 @@ class MosaicScPackedTest(sparse_cells.TestCase):
   )
   @pytest.mark.slow
   def test_equals_the_reference(self, dtype, setting):
-    cells = sparse_cells.packed_cells(LANES, dtype, setting)
+    cells = sparse_tables.packed_cells(LANES, dtype, setting)
     # The longest tables of indices have nine entries, each with a mask and
     # without: so each of them occurs, with some operation.
     for k, cell in enumerate(cells.values()):

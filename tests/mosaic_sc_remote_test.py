@@ -26,6 +26,7 @@ import pytest
 import sparse_cells
 from sparse_cells import LANES
 from sparse_cells import Setting
+import sparse_tables
 
 _DEFAULT = Setting(layout_passes=True)
 
@@ -45,7 +46,7 @@ class MosaicScRemoteTest(sparse_cells.TestCase):
   def test_vector_subcore(self, space, layout_passes, tiling):
     setting = Setting(layout_passes, tiling)
     share = 2 * layout_passes + (tiling is None)
-    cells = sparse_cells.remote_cells(LANES, space)
+    cells = sparse_tables.remote_cells(LANES, space)
     for k, cell in enumerate(cells.values()):
       if k % 5 == share:
         self.check(cell, setting, k)
@@ -60,12 +61,12 @@ class MosaicScRemoteTest(sparse_cells.TestCase):
     setting = Setting(layout_passes, tiling)
     # No table's length is a multiple of it: so each form occurs.
     every = 53 if space == "hbm" else 71
-    cells = sparse_cells.all_remote_packed_cells(LANES, space, setting)
+    cells = sparse_tables.all_remote_packed_cells(LANES, space, setting)
     for k, cell in enumerate(cells[::every]):
       self.check(cell, setting, k)
 
   @parameterized.named_parameters(
-    (k, c) for k, c in sparse_cells.scalar_remote_cells().items()
+    (k, c) for k, c in sparse_tables.scalar_remote_cells().items()
   )
   def test_scalar_subcore(self, cell):
     self.check_kernel(cell, sparse_cells.scalar_kernel(cell))

@@ -26,6 +26,7 @@ import pytest
 import sparse_cells
 from sparse_cells import LANES
 from sparse_cells import Setting
+import sparse_tables
 import tpu_cells
 
 
@@ -35,7 +36,7 @@ class MosaicScTest(sparse_cells.TestCase):
   )
   @pytest.mark.slow
   def test_words_of_vmem(self, dtype, layout_passes):
-    for k, cell in enumerate(sparse_cells.vmem_cells(LANES).values()):
+    for k, cell in enumerate(sparse_tables.vmem_cells(LANES).values()):
       # Two thirds of them for each choice of passes, all of them for one.
       if cell.dtype == np.dtype(dtype) and k % 3 != layout_passes:
         tiling = (None, False)[k % 2]
@@ -43,12 +44,12 @@ class MosaicScTest(sparse_cells.TestCase):
 
   @parameterized.parameters(False, True)
   def test_flags_of_vmem(self, layout_passes):
-    for k, cell in enumerate(sparse_cells.flag_cells(LANES).values()):
+    for k, cell in enumerate(sparse_tables.flag_cells(LANES).values()):
       self.check(cell, Setting(layout_passes), k)
 
   @pytest.mark.slow
   def test_boxes_of_vmem(self):
-    for k, cell in enumerate(sparse_cells.box_cells(LANES).values()):
+    for k, cell in enumerate(sparse_tables.box_cells(LANES).values()):
       self.check(cell, Setting(layout_passes=True, tiling=bool(k % 2)), k)
 
   def _run(self, body, x, scratch, **params):
@@ -62,7 +63,7 @@ class MosaicScTest(sparse_cells.TestCase):
     return mosaic_ir.evaluate(f, x)
 
   @parameterized.named_parameters(
-    (k, c) for k, c in sparse_cells.smem_cells().items()
+    (k, c) for k, c in sparse_tables.smem_cells().items()
   )
   def test_scalar_subcore(self, cell):
     self.check_kernel(cell, sparse_cells.scalar_kernel(cell))
@@ -70,7 +71,7 @@ class MosaicScTest(sparse_cells.TestCase):
   @parameterized.named_parameters(
     (k, c)
     for k, c in (
-      sparse_cells.smem_cells() | sparse_cells.smem_vector_cells()
+      sparse_tables.smem_cells() | sparse_tables.smem_vector_cells()
     ).items()
   )
   def test_smem_of_the_vector_subcore(self, cell):

@@ -169,6 +169,10 @@ def _tensorcore_strided(i, x, o, s):
   o[pl.ds(0, 8, 4), :] = x[pl.ds(1, 8, 2), :]
 
 
+def _tensorcore_strided_load(i, x, o, s):
+  o[pl.ds(0, 8), :] = x[pl.ds(1, 8, 3), :]
+
+
 def _smem_copy():
   smem = pl.BlockSpec(memory_space=pltpu.SMEM)
 
@@ -231,6 +235,12 @@ TENSORCORE = {
   },
   "grid": _tensorcore(_BODIES["whole"], grid=(2, 3)),
   "strided": _tensorcore(_tensorcore_strided, shape=(32, 128)),
+  "strided_narrow": _tensorcore(_tensorcore_strided, shape=(32, 4)),
+  "strided_packed": _tensorcore(
+    _tensorcore_strided_load, jnp.bfloat16, (32, 128)
+  ),
+  # libtpu refuses it in its own words.
+  "float16": _tensorcore(lambda i, x, o, s: _set(o, ..., x[...]), jnp.float16),
   "scalars_in_smem": _smem_copy,
   "pipelined": _pipelined,
   "inner_pipeline": _inner_pipeline,
@@ -325,6 +335,7 @@ _PLAIN = (
   "vector_add", "grid_scale", "through_smem", "reduce_sum", "exponential",
   "to_bfloat16", "integers", "bulk_copies", "two_warpgroups", "warp_scalars",
   "atomic_add", "atomic_max",
+  "one_element",
 )  # fmt: skip
 
 MOSAIC_GPU = {

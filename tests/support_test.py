@@ -159,13 +159,26 @@ class SupportTest(parameterized.TestCase):
   def test_filters(self):
     [row] = jsx.support("fetch_xor", "CPU", "bfloat16")
     self.assertEqual((row.memory, row.supported), ("array", False))
-    self.assertEmpty(jsx.support("atomic_add", "nowhere"))
+    self.assertSequenceEqual(
+        jsx.support(jsx.atomic_add, "triton", jnp.bfloat16),
+        jsx.support("atomic_add", "Pallas Triton", "bfloat16"),
+    )
+    self.assertEqual(str(jsx.support("fetch_add", "warp")), "no such row")
+
+  @parameterized.named_parameters(
+      ("operation", ("atomic_ad",), "atomic_add, .*got 'atomic_ad'"),
+      ("fetch_load", ("fetch_load",), "got 'fetch_load'"),
+      ("place", (None, "H100"), "warp code, .*got 'H100'"),
+      ("dtype", (None, None, "f32"), "float32, .*got 'f32'"),
+  )
+  def test_unknown_filter(self, args, regex):
+    with self.assertRaisesRegex(ValueError, regex):
+      jsx.support(*args)
 
   def test_prints_as_a_table(self):
     lines = str(jsx.support("atomic_add")).splitlines()
     self.assertStartsWith(lines[0], "place")
     self.assertIn("row-major order", " ".join(" ".join(lines).split()))
-    self.assertEqual(str(jsx.support("nothing")), "no such row")
 
   def test_notebooks_show_every_row(self):
     matrix = jsx.support(place="CPU")

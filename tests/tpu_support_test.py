@@ -28,6 +28,7 @@ import mosaic_sc_interpret_test
 import numpy as np
 from oracles import mosaic_ir
 import sparse_cells
+import sparse_tables
 import tpu_cells
 
 _TENSORCORE = "TPU TensorCore"
@@ -55,19 +56,19 @@ def _tested():
     for cells in groups.values():
       add(place, cells)
   linear = sparse_cells.Setting(layout_passes=False, tiling=False)
-  add(_VECTOR, sparse_cells.vmem_cells(8).values())
-  add(_VECTOR, sparse_cells.flag_cells(8).values())
+  add(_VECTOR, sparse_tables.vmem_cells(8).values())
+  add(_VECTOR, sparse_tables.flag_cells(8).values())
   for dtype in sparse_cells.PACKED:
-    add(_VECTOR, sparse_cells.packed_cells(8, dtype, linear).values())
+    add(_VECTOR, sparse_tables.packed_cells(8, dtype, linear).values())
   for place in (_VECTOR, _SCALAR):
-    add(place, sparse_cells.smem_cells().values())
-  add(_SCALAR, sparse_cells.scalar_remote_cells().values())
+    add(place, sparse_tables.smem_cells().values())
+  add(_SCALAR, sparse_tables.scalar_remote_cells().values())
   add(_INTERPRETER, mosaic_sc_interpret_test.cells("vmem_shared"))
   remote = []
   for space in ("hbm", "vmem_shared"):
-    cells = [*sparse_cells.remote_cells(8, space).values()]
+    cells = [*sparse_tables.remote_cells(8, space).values()]
     for dtype in sparse_cells.PACKED:
-      packed = sparse_cells.remote_packed_cells(8, dtype, space, linear)
+      packed = sparse_tables.remote_packed_cells(8, dtype, space, linear)
       cells += packed.values()
     remote.append({(c.op.name, np.dtype(c.dtype).name) for c in cells})
   for operation, dtype in set.intersection(*remote):

@@ -26,23 +26,39 @@ AtomicOp = semantics.AtomicOp
 UPDATES = 5000
 
 
+def flag_cells(count: int) -> list[Cell]:
+  """One operation and dtype with all flags."""
+  return [
+      Cell(AtomicOp.ADD, "float32", (), *flags, count=count)
+      for flags in itertools.product((False, True), repeat=3)
+  ]
+
+
 def cells(count: int = 100_001) -> list[Cell]:
-  """Every operation and dtype, flags in turns; one cell in full."""
+  """Every operation and dtype, flags in turns."""
   turns = itertools.cycle(itertools.product((False, True), repeat=3))
-  found = [
+  return [
       Cell(op, dtype, (), *next(turns), count=count)
       for op, dtype in xla_tpu_kernels.operations_and_dtypes()
       if dtype in tpu_sparse.DTYPES and op is not AtomicOp.ADD_OR_SET
   ]
-  found += [
-      Cell(AtomicOp.ADD, "float32", (), *flags, count=count)
-      for flags in itertools.product((False, True), repeat=3)
+
+
+def row_cells(count: int = 1_000_001) -> list[Cell]:
+  """Every operation on rows of some length, a dtype each, flags in turns."""
+  turns = itertools.cycle(itertools.product((False, True), repeat=3))
+  rows = itertools.cycle(((128,), (256,), (1024,), (640,)))
+  dtypes = {c.op: c.dtype for c in cells()}
+  pairs = [*dtypes.items(), (AtomicOp.MIN, "uint32")]
+  return [
+      Cell(op, dtype, next(rows), *next(turns), count=count)
+      for op, dtype in pairs
   ]
-  return list(dict.fromkeys(found))
 
 
 def _kernels(part):
-  return {c.name: (c, c.shapes(UPDATES)) for c in cells()[part::3]}
+  found = (*cells(), *row_cells())[part::3]
+  return {c.name: (c, c.shapes(UPDATES)) for c in found}
 
 
 def kernels_0():

@@ -16,6 +16,9 @@
 import contextlib
 import dataclasses
 import functools
+import os
+import subprocess
+import sys
 import time
 from unittest import mock
 
@@ -32,6 +35,7 @@ from jax_swapext import testing
 from jax_swapext._src import semantics
 from jax_swapext._src import tpu_compiler
 from jax_swapext._src.xla import sc_kernels
+from jax_swapext._src.xla import sc_updates
 from jax_swapext._src.xla import tpu
 from jax_swapext._src.xla import tpu_kernels
 from jax_swapext._src.xla import tpu_sparse
@@ -60,7 +64,9 @@ def _small(generation, cores, subcores, vmem_words=4096, block=128, chunk=None):
     for owner, name, value in (
         (sc_core, "get_sparse_core_info", lambda: info),
         (tpu_sparse, "_CALL_SECONDS", 0.0),
+        (tpu_sparse, "_BUSIEST", 0.0),
         (tpu_sparse, "_BLOCK", block),
+        (tpu_sparse, "_ROW_BLOCK", block),
         (tpu_sparse, "_CHUNK", chunk or tpu_sparse._CHUNK),
     ):
       stack.enter_context(mock.patch.object(owner, name, value))
@@ -82,23 +88,48 @@ class EvaluateTest(parameterized.TestCase):
   """The emitted program, run by an interpreter of Mosaic's IR."""
 
   @parameterized.named_parameters(
-      (c.name, k, c) for k, c in enumerate(xla_sc_kernels.cells(700))
+      (c.name, k, c)
+      for k, c in enumerate(
+          dict.fromkeys(
+              (*xla_sc_kernels.cells(700), *xla_sc_kernels.flag_cells(700))
+          )
+      )
   )
   def test_equals_the_cpu_rule(self, k, cell):
     generation = tpu_compile.SPARSE_GENERATIONS[k % 3]
     args = cell.arguments(200)
     with _small(generation, cores=2, subcores=2):
-      self.assertIsInstance(_plan(cell, 200, "TPU7x"), sc_kernels.Plan)
+      self.assertIsInstance(_plan(cell, 200, "TPU7x"), sc_updates.Plan)
       got = mosaic_ir.evaluate(
           cell, *args, generation=generation, dma=("late", "early")[k % 2],
           seed=k,
       )
     check(cell, got, *args)
 
-  def test_more_subcores_than_elements(self):
-    cell = dataclasses.replace(_ADD, count=20)
+  @parameterized.named_parameters(
+      (c.name, k, dataclasses.replace(c, row=(128,)))
+      for k, c in enumerate(xla_sc_kernels.row_cells(61))
+  )
+  def test_rows_equal_the_cpu_rule(self, k, cell):
+    args = cell.arguments(120)
+    with _small("v6e", cores=1, subcores=3, vmem_words=7000):
+      plan = _plan(cell, 120, "TPU v6 lite")
+      self.assertIn(plan.batch, (8, 16))  # so that there are several of them
+      got = mosaic_ir.evaluate(cell, *args, dma=("late", "early")[k % 2])
+    check(cell, got, *args)
+
+  def test_rows_in_long_vectors(self):
+    cell = dataclasses.replace(_ADD, row=(256,), count=61)
+    args = cell.arguments(60)
+    with _small("tpu7x", cores=2, subcores=1, vmem_words=20_000):
+      got = mosaic_ir.evaluate(cell, *args, generation="tpu7x")
+    check(cell, got, *args)
+
+  @parameterized.parameters(((),), ((128,),))
+  def test_more_subcores_than_elements(self, row):
+    cell = dataclasses.replace(_ADD, row=row, count=5)
     args = cell.arguments(40)
-    with _small("v6e", cores=2, subcores=4):
+    with _small("v6e", cores=2, subcores=4, vmem_words=10_000):
       got = mosaic_ir.evaluate(cell, *args)
     check(cell, got, *args)
 
@@ -128,12 +159,27 @@ class InterpretTest(parameterized.TestCase):
     check(cell, got, *args)
 
 
+  @pytest.mark.slow
+  def test_rows(self):
+    cell = Cell(AtomicOp.ADD, "float32", (128,), True, True, count=20)
+    x, idx, value, mask = args = cell.arguments(20)
+    update = functools.partial(
+        tpu.fetch_update_tpu, op=cell.op, order="index", reverse=cell.reverse,
+        unique_indices=False, need_old=cell.need_old,
+        device_kind="TPU v6 lite",
+    )
+    with _small("v6e", 1, 1, vmem_words=8192):
+      with pltpu.force_tpu_interpret_mode():
+        got = jax.jit(update)(x, idx, value, mask=mask)
+    check(cell, got, *args)
+
+
 class ChoiceTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
-      ("v5p", "v5p", "TPU v5", _ADD, 10**5, sc_kernels.Plan),
-      ("v6e", "v6e", "TPU v6 lite", _ADD, 10**5, sc_kernels.Plan),
-      ("tpu7x", "tpu7x", "TPU7x", _ADD, 10**5, sc_kernels.Plan),
+      ("v5p", "v5p", "TPU v5", _ADD, 10**5, sc_updates.Plan),
+      ("v6e", "v6e", "TPU v6 lite", _ADD, 10**5, sc_updates.Plan),
+      ("tpu7x", "tpu7x", "TPU7x", _ADD, 10**5, sc_updates.Plan),
       ("v5e_has_none", "v5e", "TPU v5 lite", _ADD, 10**5, tpu_kernels.Plan),
       ("unknown", "v6e", "TPU v4", _ADD, 10**5, tpu_kernels.Plan),
       ("few_updates", "v6e", "TPU v6 lite", _ADD, 100, tpu_kernels.Plan),
@@ -142,9 +188,18 @@ class ChoiceTest(parameterized.TestCase):
       ("rows_in_lanes", "v6e", "TPU v6 lite",
        dataclasses.replace(_ADD, row=(8,)), 10**5, tpu_kernels.Plan),
       ("large", "v5p", "TPU v5",
-       dataclasses.replace(_ADD, count=10**8), 10**6, sc_kernels.Plan),
+       dataclasses.replace(_ADD, count=10**8), 10**6, sc_updates.Plan),
       ("too_many_stretches", "v6e", "TPU v6 lite",
        dataclasses.replace(_ADD, count=10**8), 10**6, tpu_kernels.Plan),
+      ("rows", "v6e", "TPU v6 lite",
+       dataclasses.replace(_ADD, row=(128,), count=10**6), 10**4,
+       sc_updates.Plan),
+      ("many_updates_of_rows", "v6e", "TPU v6 lite",
+       dataclasses.replace(_ADD, row=(128,), count=10**4), 10**5,
+       tpu_kernels.Plan),
+      ("long_rows", "v6e", "TPU v6 lite",
+       dataclasses.replace(_ADD, row=(2048,), count=10**5), 10**3,
+       tpu_kernels.Plan),
       ("few_updates_of_much", "v6e", "TPU v6 lite",
        dataclasses.replace(_ADD, count=2**30), 100, type(None)),
   )
@@ -183,43 +238,77 @@ class CompileTest(parameterized.TestCase):
     self.assertTrue(all(r.cycles for r in results.values()))
 
   @parameterized.parameters(
-      ("tpu-v5p", 4 * 10**6), ("tpu-v6e", 2 * 10**7), ("tpu7x", 3 * 10**6)
+      ("tpu-v5p", (4 * 10**6,), 10**6),
+      ("tpu-v6e", (2 * 10**7,), 10**6),
+      ("tpu7x", (10**7, 128), 10**4),
+      ("tpu-v6e", (10**6, 1024), 10**4),
   )
   @pytest.mark.slow
-  def test_table_stays_in_place(self, target, size):
-    n = 10**6
+  def test_table_stays_in_place(self, target, table, n):
     start = time.monotonic()
     compiled = testing.compile_for(
         target,
         jsx.fetch_add,
-        jax.ShapeDtypeStruct((size,), np.float32),
+        jax.ShapeDtypeStruct(table, np.float32),
         jax.ShapeDtypeStruct((n,), np.int32),
-        jax.ShapeDtypeStruct((n,), np.float32),
+        jax.ShapeDtypeStruct((n, *table[1:]), np.float32),
         donate_argnums=0,
     )
     self.assertLess(time.monotonic() - start, 60)  # XLA's sort takes minutes
-    self.assertNotRegex(compiled.hlo, rf"f32\[{size}\]\S* copy")
+    shape = ",".join(map(str, table))
+    self.assertNotRegex(compiled.hlo, rf"f32\[{shape}\]\S* copy")
     self.assertIn("input_output_alias", compiled.hlo)
     self.assertIn("call-start", compiled.hlo)
 
 
-class ShardMapTest(absltest.TestCase):
+class LoweringTest(parameterized.TestCase):
 
-  def test_lowers(self):
-    """The part of each device is updated by its own SparseCores."""
-    devices = np.array(tpu_compiler.devices_of("v6e"))
-    mesh = jax.sharding.Mesh(devices, ("d",), axis_types=(AxisType.Auto,))
-    f = jax.shard_map(
-        jsx.fetch_add, mesh=mesh, in_specs=P("d"), out_specs=P("d")
-    )
-    n = 4 * 10**5
-    sharding = NamedSharding(mesh, P("d"))
+  @parameterized.named_parameters(
+      ("vmap", jax.vmap(jsx.fetch_add)),
+      ("scan", lambda x, *updates: jax.lax.scan(
+          lambda x, u: jsx.fetch_add(x, *u)[::-1], x[0], updates
+      )),
+      ("grad", jax.grad(
+          lambda x, idx, v: jsx.fetch_add(x[0], idx[0], v[0])[0].sum()
+      )),
+      ("64_bits", jax.enable_x64(True)(
+          lambda x, idx, v: jsx.fetch_add(x[0], idx[0], v[0])
+      )),
+  )
+  def test_under(self, f):
     shapes = [
-        jax.ShapeDtypeStruct((n,), dtype, sharding=sharding)
+        jax.ShapeDtypeStruct((4, 10**4), dtype)
         for dtype in (np.float32, np.int32, np.float32)
     ]
-    text = jax.jit(f).lower(*shapes).as_text()
+    text = mosaic_ir.lower(f, *shapes).as_text()
     self.assertIn("sparse_core_config", text)
+
+  @pytest.mark.slow
+  def test_under_shard_map(self):
+    """The part of each device is updated by its own SparseCores."""
+    path = [os.path.dirname(__file__), *filter(None, sys.path)]
+    child = subprocess.run(
+        [sys.executable, "-c", "import xla_sc_test as t; t.lower_sharded()"],
+        env=tpu_compiler.environment() | {"PYTHONPATH": os.pathsep.join(path)},
+        capture_output=True, text=True, timeout=200, check=False,
+    )
+    self.assertEqual(child.returncode, 0, child.stderr[-2000:])
+    self.assertIn("sparse_core_config", child.stdout)
+
+
+def lower_sharded():
+  """Prints the program for four TPUs, which only libtpu can describe."""
+  devices = np.array(tpu_compiler.devices_of("v6e"))
+  mesh = jax.sharding.Mesh(devices, ("d",), axis_types=(AxisType.Auto,))
+  f = jax.shard_map(
+      jsx.fetch_add, mesh=mesh, in_specs=P("d"), out_specs=P("d")
+  )
+  sharding = NamedSharding(mesh, P("d"))
+  shapes = [
+      jax.ShapeDtypeStruct((4 * 10**5,), dtype, sharding=sharding)
+      for dtype in (np.float32, np.int32, np.float32)
+  ]
+  print(jax.jit(f).lower(*shapes).as_text())
 
 
 if __name__ == "__main__":

@@ -33,11 +33,13 @@ def attempts(text: bytes) -> Iterator[demo.Attempt]:
   """Runs and times it by JAX's own means, and by this library's."""
   byte = np.frombuffer(text, np.uint8).astype(np.int32)
   wanted = _positions(byte)
+  [device] = jnp.zeros(()).devices()  # the CPU, if JAX was not told otherwise
   for library, call, function in (
       ("stock", "one-hot, cumsum", _by_cumsum),
       ("ours", "jsx.fetch_add", _by_fetch_add),
   ):
-    attempt = demo.Attempt(library, call, "jit on the CPU", "refused", "")
+    place = f"jit, {device.platform.upper()}"
+    attempt = demo.Attempt(library, call, place, "refused", "")
     try:
       run = jax.jit(function)
       got = np.asarray(run(byte))

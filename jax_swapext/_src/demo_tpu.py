@@ -39,7 +39,9 @@ def attempt(example: demo.Demo) -> demo.Attempt:
   try:
     compiled = compile_for.compile_for(TARGET, kernel, *example.operands)
   except Exception as e:  # Whatever was raised is what there is to show.
-    return found._replace(detail=f"{type(e).__name__}: {e}"[:300])
+    # With some of the compiler's last words, if it died.
+    said = " ".join(f"{type(e).__name__}: {e}".split())
+    return found._replace(detail=said[:300])
   bundles = compiled.bundles
   return found._replace(
       status="compiles", detail=f"{bundles} bundles", bundles=bundles

@@ -330,7 +330,7 @@ def _get(ref, index, remote: bool):
 def _set(ref, index, value, remote: bool, mask=None) -> None:
   value = _uncarry(value, ref.dtype)
   if not remote:
-    pallas_primitives.store(_at(ref, index), None, value, mask=mask)
+    _store(ref, index, value, mask)
     return
   view: Any = _at(ref, _unsqueezed(index))
 
@@ -339,6 +339,28 @@ def _set(ref, index, value, remote: bool, mask=None) -> None:
     pltpu.sync_copy(scratch, view)
 
   pl.run_scoped(body, pltpu.VMEM(view.shape, view.dtype))
+
+
+def _store(ref, index, value, mask) -> None:
+  shape = value.shape
+  if mask is None or not shape or shape[0] == min(shape):
+    pallas_primitives.store(_at(ref, index), None, value, mask=mask)
+    return
+  # The interpreter compares the rows of a mask with the length of every axis,
+  # and calls those beyond it out of bounds: only a first axis that is the
+  # shortest is safe. So each row is stored by itself.
+  index = list(index) or [Slice(0, m) for m in shape]
+  axis = next(d for d, i in enumerate(index) if isinstance(i, Slice))
+  rows = index[axis]
+
+  def row(k, _):
+    index[axis] = Slice(rows.start + k * rows.stride, 1)
+    value_row, mask_row = (
+      lax.dynamic_slice_in_dim(x, k, 1) for x in (value, mask)
+    )
+    pallas_primitives.store(_at(ref, index), None, value_row, mask=mask_row)
+
+  lax.fori_loop(0, shape[0], row, None)
 
 
 _interpret_jaxpr = interpret_pallas_call._interpret_jaxpr

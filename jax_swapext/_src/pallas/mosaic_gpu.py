@@ -35,6 +35,7 @@ from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax_swapext._src import atomic_cas
 from jax_swapext._src import atomic_rmw
 from jax_swapext._src import compat
+from jax_swapext._src import fetch_update
 from jax_swapext._src import load
 from jax_swapext._src import semantics
 from jax_swapext._src import swap
@@ -123,10 +124,8 @@ def _stock_lowers(site: Site, ctx, ref, from_stock: bool) -> bool:
     if ctx.out_layout_hint is not None:
       return True  # Whoever asked for a layout knows what it can load.
   if math.prod(shape) % gpu_ir.WARPGROUP_SIZE:
-    # Under Lane lowering, one element is the same for all threads.
-    return lane and from_stock and not swaps and not request.reads and (
-        math.prod(shape) == 1
-    )
+    # One element is the same for all threads.
+    return from_stock and not request.reads and math.prod(shape) == 1
   if request.dtype == np.dtype(bool) or not _fits_tiles(site, ctx):
     return False
   if swaps:
@@ -373,5 +372,9 @@ _register(
         aval, tree, AtomicOp.CAS, leaf_avals=leaf_avals, **params
     ),
 )
+for _semantics in _ALL_SEMANTICS:
+  lowering.register_lowering_rule(fetch_update.fetch_update_p, *_semantics)(
+      fetch_update.refuse_in_kernel
+  )
 gpu_warp_math.register()
 gpu_native.register()

@@ -157,7 +157,6 @@ def check(ctx, region: Region, dtype, update: Update, plain: bool) -> None:
       f"Make the start a multiple of {region.natural_shape}"
       " (pl.multiple_of).",
     )
-  check_words(ctx, region, dtype, update)
   extent = region.shape[-1]
   if not tiled and (extent < size or extent % packing):
     raise sc_indexed.refuse(
@@ -166,6 +165,7 @@ def check(ctx, region: Region, dtype, update: Update, plain: bool) -> None:
       f"a word is accessed within a vector of {size} elements",
       f"Make the last dimension at least {size} long, a multiple of {packing}.",
     )
+  check_words(ctx, region, dtype, update)
 
 
 def check_words(ctx, region: Region, dtype, update: Update) -> None:

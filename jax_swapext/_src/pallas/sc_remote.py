@@ -33,6 +33,7 @@ from jax_swapext._src import swap
 from jax_swapext._src.pallas import sc_indexed
 from jax_swapext._src.pallas import tpu_copies
 from jax_swapext._src.pallas import tpu_region
+from jax_swapext._src.pallas import tpu_tiles
 from jax_swapext._src.pallas import tpu_windows
 import numpy as np
 
@@ -124,18 +125,20 @@ def access(ref: Any, region: Region, update: Update, *, space, vector):
   Returns:
     The old value, or None if it is not wanted.
   """
+  gathers = update.is_load and len(region.shape) == 1
   if not vector:
     one = _word if space == "vmem_shared" else _granule
   elif not region.natural_shape:
+    if gathers:
+      # In fewer steps than a stream of its one word.
+      return _gather(ref, region, update)
     one = _neighbours
   else:
     # A stream must not leave the Ref, even where the mask is false.
     inside = update.mask is None or _is_inside(region)
     if _is_neighbours(region) and inside:
       return _neighbours(ref, region, update)
-    lanes = (sc_indexed.lanes(),)
-    gathers = len(region.shape) == 1 and region.int_shape == lanes
-    if gathers and update.is_load:
+    if gathers and region.int_shape == (sc_indexed.lanes(),):
       return _gather(ref, region, update)
     return _each(ref, region, update)
   if update.mask is None:
@@ -164,7 +167,7 @@ def _is_neighbours(region: Region) -> bool:
   if len(region.shape) == 1 or sc_indexed.is_tc_tiling() is False:
     return True
   # Tiles of rows lie between.
-  lanes = tpu_windows.LANES
+  lanes = tpu_tiles.LANES
   whole = index.size % lanes == 0 or tpu_region.is_whole(
     index, region.shape[-1]
   )
@@ -202,16 +205,23 @@ def _neighbours(ref, region: Region, update: Update):
 
 
 def _gather(ref, region: Region, update: Update):
-  [positions] = region.indices
+  """A load at a vector of positions, or of one element by as many."""
+  [at] = region.indices
+  if tpu_region.is_static(at):
+    at = np.int32(at)
   if update.mask is not None:
     # What is masked off may lie anywhere; the first element is there.
-    positions = jnp.where(update.mask, positions, jnp.zeros_like(positions))
+    at = jnp.where(update.mask, at, jnp.zeros_like(at))
+  lanes, scalar = (sc_indexed.lanes(),), not region.natural_shape
+  if scalar:
+    at = jnp.full(lanes, at, jnp.int32)
 
   def body(scratch):
-    pltpu.sync_copy(ref.at[positions], scratch)
-    return update.masked(load.load(scratch))
+    pltpu.sync_copy(ref.at[at], scratch)
+    got = load.load(scratch)
+    return update.masked(got[0] if scalar else got)
 
-  return pl.run_scoped(body, pltpu.VMEM(region.natural_shape, ref.dtype))
+  return pl.run_scoped(body, pltpu.VMEM(lanes, ref.dtype))
 
 
 def _each(ref, region: Region, update: Update):

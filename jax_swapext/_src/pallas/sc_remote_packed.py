@@ -33,8 +33,8 @@ from jax_swapext._src.pallas import sc_remote
 from jax_swapext._src.pallas import sc_words
 from jax_swapext._src.pallas import tpu_copies
 from jax_swapext._src.pallas import tpu_region
+from jax_swapext._src.pallas import tpu_tiles
 from jax_swapext._src.pallas import tpu_values
-from jax_swapext._src.pallas import tpu_windows
 
 Slice = compat.Slice
 Region = tpu_region.Region
@@ -96,7 +96,7 @@ def _neighbours(ref, region: Region, update: Update):
   offset = tpu_copies.difference(index.start, first)
   exact = tpu_region.is_static(offset) and offset == 0 and size == index.size
   whole = exact and not tiled
-  block = tpu_windows.LANES if tiled else _BLOCK
+  block = tpu_tiles.LANES if tiled else _BLOCK
   at_once = size % block == 0 and region.multiple(first) % block == 0
   reads = update.is_load or update.need_old or update.mask is not None
 
@@ -160,7 +160,7 @@ def _through_vmem(
     # Rows share words.
     *lead, at = lead
     lead, row = (*lead, sc_words.word_of(at, packing)), (at & (packing - 1),)
-    ref, word, line = ref.bitcast(jnp.int32), 1, tpu_windows.LANES
+    ref, word, line = ref.bitcast(jnp.int32), 1, tpu_tiles.LANES
   else:
     row, word, line = (), packing, packing * sc_indexed.lanes()
   stream = last.size if at_once else word

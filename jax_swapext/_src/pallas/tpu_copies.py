@@ -33,6 +33,7 @@ from jax_swapext._src import compat
 from jax_swapext._src import semantics
 from jax_swapext._src.pallas import tpu_loops
 from jax_swapext._src.pallas import tpu_region
+from jax_swapext._src.pallas import tpu_tiles
 from jax_swapext._src.pallas import tpu_values
 from jax_swapext._src.pallas import tpu_windows
 import numpy as np
@@ -161,12 +162,12 @@ def _window(region: Region, dtype: Any, masked: bool) -> list[tuple[Any, Any]]:
       window.append((inside, size))
       continue
     if d == rank - 1:
-      tile = tpu_windows.LANES * (pack if rank == 1 else 1)
+      tile = tpu_tiles.LANES * (pack if rank == 1 else 1)
     elif pack == 1 and (size == 1 or extent == 1):
       window.append((inside, size))
       continue
     else:
-      tile = tpu_windows.SUBLANES * pack
+      tile = tpu_tiles.SUBLANES * pack
     window.append(tiles(region, start, size, extent, tile, masked))
   return window
 
@@ -197,7 +198,9 @@ def tiles(
   if need == extent:
     return 0, extent
   first = start & np.int32(-tile)
-  first = lax.max(lax.min(first, np.int32(extent - need)), np.int32(0))
+  if masked or size > 1:
+    # Else the tile of the element lies inside, as the element does.
+    first = lax.max(lax.min(first, np.int32(extent - need)), np.int32(0))
   return pl.multiple_of(first, tile), need
 
 
@@ -251,7 +254,7 @@ def _hbm_box(view: Any, region: Region, dtype: Any, update: Update):
       old = access_scalar(scratch, inner, update)
     else:
       rank = len(sizes)
-      memory = tpu_windows.Memory(
+      memory = tpu_tiles.Memory(
         row=rank - 2 if rank > 1 else None, lane=rank - 1, rank=rank
       )
       old = tpu_windows.access_box(scratch, inner, memory, dtype, update)

@@ -34,6 +34,7 @@ import jax.numpy as jnp
 from jax_swapext._src import compat
 from jax_swapext._src import indexing
 from jax_swapext._src.pallas import tpu_region
+from jax_swapext._src.pallas import tpu_tiles
 from jax_swapext._src.pallas import tpu_values
 from jax_swapext._src.pallas import tpu_windows
 import numpy as np
@@ -341,7 +342,7 @@ def _scratch_box(ref, indexer, value=None) -> Any:
   """Loads or stores a box of a scratch at any position."""
   region = tpu_region.region_of("scratch", jax.typeof(ref), (indexer,))
   rank = len(region.shape)
-  memory = tpu_windows.Memory(
+  memory = tpu_tiles.Memory(
     row=rank - 2 if rank > 1 else None, lane=rank - 1, rank=rank
   )
   op = None if value is None else tpu_region.AtomicOp.XCHG

@@ -34,6 +34,7 @@ from jax_swapext._src import access as access_lib
 from jax_swapext._src import atomic_cas
 from jax_swapext._src import atomic_rmw
 from jax_swapext._src import compat
+from jax_swapext._src import fetch_update
 from jax_swapext._src import load
 from jax_swapext._src import native
 from jax_swapext._src import semantics
@@ -72,6 +73,9 @@ def register(
     # JAX's cache of lowered equations cannot tell two kernels apart that
     # differ in what our decision depends on.
     lowering._uncacheable_primitives.add(prim)
+  lowering.register_lowering_rule(
+    fetch_update.fetch_update_p, kernel_types=kernel_types
+  )(fetch_update.refuse_in_kernel)
 
 
 def register_native(

@@ -19,30 +19,22 @@ through the aligned window that covers it: rotated into place after a load, and
 written back under a mask. Where the memory's element type has masked stores
 nothing but the box is written; elsewhere the window is, unchanged outside the
 box, and the caller must own it.
-
-Facts about tiles, read from what libtpu makes of every generation: a memref of
-rank two or more has tiles of 128 lanes and of as many rows as the smallest
-power of two that covers its rows, at least one word of packed elements and at
-most eight; packed memrefs whose rows fill whole registers have tiles of a whole
-register. Memory is allocated in whole tiles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-import dataclasses
-import math
 from typing import Any
 
 from jax import lax
 from jax._src.pallas import primitives as pallas_primitives  # masked stores
 from jax._src.state import primitives as state_primitives  # get, set on views
-from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 from jax_swapext._src import compat
 from jax_swapext._src import semantics
 from jax_swapext._src.pallas import tpu_region
+from jax_swapext._src.pallas import tpu_tiles
 from jax_swapext._src.pallas import tpu_values
 import numpy as np
 
@@ -50,138 +42,7 @@ AtomicOp = semantics.AtomicOp
 Slice = compat.Slice
 Region = tpu_region.Region
 Update = tpu_region.Update
-
-LANES = 128
-SUBLANES = 8
-
-
-@dataclasses.dataclass(frozen=True)
-class Memory:
-  """The physical side of a view in VMEM.
-
-  Attributes:
-    row: The view's dimension that is the memref's second-minor one, or None.
-    lane: The view's dimension that is the memref's minor one, or None.
-    rank: The memref's rank; squeezed block dimensions count.
-    whole: Whether only the view as a whole is known to be aligned.
-  """
-
-  row: Any
-  lane: Any
-  rank: int
-  whole: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class _Span:
-  """One dimension's part of a window.
-
-  Attributes:
-    start: Where the window starts.
-    size: Its size.
-    place: Where in it the box starts; 0 when it is the box itself. A function
-      computes it where it is used, so that a load does not wait for it.
-    box: The box's size.
-  """
-
-  start: Any
-  size: int
-  place: Any
-  box: int
-
-  @property
-  def offset(self) -> Any:
-    return self.place() if callable(self.place) else self.place
-
-  @property
-  def exact(self) -> bool:
-    return self.size == self.box and tpu_region.is_static(self.place)
-
-
-def row_tile(memory: Memory, region: Region, dtype: Any) -> int:
-  """What a dynamic row start must be a multiple of."""
-  rows = region.shape[memory.row]
-  lanes = 1 if memory.lane is None else region.shape[memory.lane]
-  pack = tpu_values.packing(dtype)
-  if pack == 1 and lanes <= LANES:
-    # Tiles of one column are the same memory as tiles of one row.
-    return 1
-  full = SUBLANES * pack
-  return full if rows % full == 0 else SUBLANES
-
-
-def _padded_rows(rows: int, dtype: Any) -> int:
-  tile = tpu_values.packing(dtype)
-  while tile < min(rows, SUBLANES):
-    tile *= 2
-  return -(-rows // tile) * tile
-
-
-def _aligned(start: Any, tile: int, last: int | None) -> Any:
-  out = start & np.int32(-tile)
-  if last is not None:
-    # `max` after `min`: a masked start may lie anywhere.
-    out = lax.max(lax.min(out, np.int32(last)), np.int32(0))
-  return pl.multiple_of(out, tile)
-
-
-def _span(
-  region: Region, d: int, tile: int, padded: int, masked: bool, whole: bool
-) -> _Span:
-  """The window along one dimension.
-
-  Args:
-    region: The box.
-    d: The dimension.
-    tile: What a dynamic start must be a multiple of.
-    padded: The dimension's size in memory.
-    masked: Whether the box may reach outside the view.
-    whole: Whether only the whole dimension can be accessed.
-  """
-  index: Any = region.indices[d]
-  extent = region.shape[d]
-  scalar = not isinstance(index, Slice)
-  start: Any = index if scalar else index.start
-  size = 1 if scalar else int(index.size)
-  if whole:
-    offset = start
-    if extent == size and tpu_region.is_static(start):
-      offset = 0
-    return _Span(0, extent, offset, size)
-  if tpu_region.is_static(start):
-    return _Span(int(start), size, 0, size)
-  multiple = region.multiple(start)
-  if multiple % tile == 0 and not masked:
-    return _Span(start, size, 0, size)
-  if multiple % math.lcm(tile, size) == 0 and extent % size == 0:
-    # The box lies inside or it lies outside, where the mask is false: then any
-    # other place will do.
-    inside = lax.max(lax.min(start, np.int32(extent - size)), np.int32(0))
-    if tile > 1:
-      inside = pl.multiple_of(inside, tile)
-    return _Span(inside, size, 0, size)
-  if tile == 1:
-    last = np.int32(max(0, extent - size))
-    clamped = lax.max(lax.min(start, last), np.int32(0))
-    if size == 1:
-      # Where clamping changes anything the mask is false.
-      return _Span(clamped, 1, 0, 1)
-    return _Span(clamped, size, start - clamped, size)
-  if extent <= tile:
-    if padded == extent or extent % SUBLANES == 0:
-      return _Span(0, extent, start, size)
-    # A window of whole tiles rotates in fewer steps than one with a ragged
-    # edge. A static start past the edge would not trace, so it is dynamic.
-    zero = pl.multiple_of(start & np.int32(0), padded)
-    return _Span(zero, padded, start, size)
-  window = min(-(-(size + tile - 1) // tile) * tile, padded)
-  if window >= extent:
-    return _Span(0, extent, start, size)
-  clamp = padded - window if size > 1 or masked else None
-  aligned = _aligned(start, tile, clamp)
-  if clamp is not None:
-    return _Span(aligned, window, start - aligned, size)
-  return _Span(aligned, window, lambda: start & np.int32(tile - 1), size)
+Memory = tpu_tiles.Memory
 
 
 class Window:
@@ -196,28 +57,32 @@ class Window:
     masked: bool,
   ):
     self.view, self.region, self.dtype = view, region, np.dtype(dtype)
-    self.spans: list[_Span] = []
+    self.spans: list[tpu_tiles.Span] = []
     pack = tpu_values.packing(dtype)
     for d, index in enumerate(region.indices):
       extent = region.shape[d]
       if d == memory.lane:
-        tile = LANES * (pack if memory.rank == 1 else 1)
+        tile = tpu_tiles.LANES * (pack if memory.rank == 1 else 1)
         padded = -(-extent // tile) * tile
-        span = _span(region, d, tile, padded, masked, memory.whole)
+        span = tpu_tiles.span_of(
+          region, d, tile, padded, masked, memory.whole
+        )
       elif d == memory.row:
-        tile = row_tile(memory, region, dtype)
-        if self._whole_row(region, memory, dtype):
+        tile = tpu_tiles.row_tile(memory, region, dtype)
+        if self.is_whole_row(region, memory, dtype):
           tile = 1
-        padded = _padded_rows(extent, dtype)
-        span = _span(region, d, tile, padded, masked, memory.whole)
+        padded = tpu_tiles.padded_rows(extent, dtype)
+        span = tpu_tiles.span_of(
+          region, d, tile, padded, masked, memory.whole
+        )
       elif isinstance(index, Slice):
-        span = _span(region, d, 1, extent, masked, memory.whole)
+        span = tpu_tiles.span_of(region, d, 1, extent, masked, memory.whole)
       else:
-        span = None
         if not tpu_region.is_static(index) and masked:
           last = np.int32(extent - 1)
           index = lax.max(lax.min(index, last), np.int32(0))
-      self.spans.append(_Span(index, 1, 0, 1) if span is None else span)
+        span = tpu_tiles.Span(index, 1, 0, 1)
+      self.spans.append(span)
     self.kept = [
       d
       for d, index in enumerate(region.indices)
@@ -233,7 +98,7 @@ class Window:
     )
 
   @staticmethod
-  def _whole_row(region: Region, memory: Memory, dtype: Any) -> bool:
+  def is_whole_row(region: Region, memory: Memory, dtype: Any) -> bool:
     """One full row of two tiles or more may start anywhere (32-bit)."""
     if memory.lane is None or tpu_values.packing(dtype) > 1:
       return False
@@ -242,7 +107,7 @@ class Window:
     rows = row.size if isinstance(row, Slice) else 1
     lanes = region.shape[memory.lane]
     whole = tpu_region.is_whole(lane, lanes)
-    return bool(rows == 1) and whole and lanes >= 2 * LANES
+    return bool(rows == 1) and whole and lanes >= 2 * tpu_tiles.LANES
 
   @property
   def exact(self) -> bool:
@@ -392,9 +257,14 @@ def access_box(
   mask = window.mask(update.mask)
   can_mask = tpu_values.packing(dtype) == 1
   reads = update.reads or (mask is not None and not can_mask)
-  old = window.load() if reads else None
+  old: Any = window.load() if reads else None
   placed = [window.place(x) for x in update.operands]
-  new = tpu_values.combine(update.op, old, placed)
+  if update.op is AtomicOp.CAS and mask is not None and can_mask:
+    # A store under both conditions saves a selection.
+    expected, new = placed
+    mask = mask & semantics.same_bits(old, expected)
+  else:
+    new = tpu_values.combine(update.op, old, placed)
   if mask is None or can_mask:
     window.store(new, mask)
   else:

@@ -35,6 +35,7 @@ from jax._src.pallas.triton import lowering
 from jax_swapext._src import atomic_cas
 from jax_swapext._src import atomic_rmw
 from jax_swapext._src import compat
+from jax_swapext._src import fetch_update
 from jax_swapext._src import load
 from jax_swapext._src import native
 from jax_swapext._src import semantics
@@ -321,3 +322,6 @@ lowering.register_lowering(load.load_p)(_load_rule)
 lowering.register_lowering(swap.swap_p)(_swap_rule)
 lowering.register_lowering(atomic_rmw.atomic_rmw_p)(_rmw_rule)
 lowering.register_lowering(atomic_cas.atomic_cas_p)(_cas_rule)
+lowering.register_lowering(fetch_update.fetch_update_p)(
+    fetch_update.refuse_in_kernel
+)

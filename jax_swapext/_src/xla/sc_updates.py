@@ -116,8 +116,9 @@ def _interpret_mode():
 
 def lists(plan: Plan) -> list[Any]:
   """The memory that `list_updates` fills."""
-  # A vector may begin anywhere but at the end.
-  return [pltpu.VMEM((plan.block + plan.lanes,), INT)] * 2
+  # What is read at a time may end behind the last update.
+  size = plan.block + max(plan.lanes, plan.batch)
+  return [pltpu.VMEM((size,), INT)] * 2
 
 
 def worker(plan: Plan) -> Any:

@@ -31,6 +31,7 @@ from jax import lax
 from jax._src import sharding_impls  # contexts: whose program is lowered
 from jax.interpreters import mlir
 import jax.numpy as jnp
+from jax_swapext._src import compat
 from jax_swapext._src import fetch_update
 from jax_swapext._src import semantics
 from jax_swapext._src.xla import tpu_sparse
@@ -50,6 +51,8 @@ _VMEM_BYTES = {
 _LEAST_VMEM_BYTES = 10 * _MIB
 # These have next to no scalar memory, and cannot rotate single rows.
 _WITHOUT_KERNELS = ("TPU v2", "TPU v3")
+# What works there works on all later ones.
+_UNKNOWN_KIND = "TPU v4"
 _SLACK_BYTES = 4 * _MIB
 _BLOCK_BYTES = _MIB  # of the updates that are in VMEM at a time
 
@@ -250,7 +253,7 @@ def _narrow(x, dtype, by_bits):
 
 def _rule(ctx, *args, **params):
   fun = fetch_update.portable
-  device = _device(ctx.module_context.axis_context)
+  device = _device(ctx)
   with contextlib.ExitStack() as stack:
     if device is not None and _has_kernels(device, ctx.avals_in[0].dtype):
       fun = functools.partial(fetch_update_tpu, device_kind=device.device_kind)
@@ -268,13 +271,14 @@ def _has_kernels(device, dtype) -> bool:
   return dtype.itemsize <= 4 and device.device_kind not in _WITHOUT_KERNELS
 
 
-def _device(context):
-  """The device that the program is for, as an AbstractDevice.
+def _device(ctx):
+  """The device that a rule works for, as an AbstractDevice.
 
   None where no kernel can be: XLA will yet partition the program, which it
   cannot do to a kernel; or the mesh is of other devices than TPUs, which Pallas
   does not lower for, not even as one of several platforms.
   """
+  context = ctx.module_context.axis_context
   if isinstance(context, sharding_impls.SPMDAxisContext):
     manual = context.manual_axes | set(context.mesh.manual_axes)
     if manual != frozenset(context.mesh.axis_names):
@@ -290,17 +294,12 @@ def _device(context):
     return device
   if not mesh.empty:
     return None
-  for device in getattr(context, "device_assignment", None) or ():
-    if device.platform == "tpu":
-      return jax.sharding.AbstractDevice(
-          device_kind=device.device_kind, num_cores=1, platform="tpu"
-      )
-  return _UNKNOWN
+  device = compat.lowered_for(ctx, ("tpu",))
+  return jax.sharding.AbstractDevice(
+      device_kind=_UNKNOWN_KIND if device is None else device.device_kind,
+      num_cores=1,
+      platform="tpu",
+  )
 
-
-# What works there works on all of them.
-_UNKNOWN = jax.sharding.AbstractDevice(
-    device_kind="TPU v4", num_cores=1, platform="tpu"
-)
 
 mlir.register_lowering(fetch_update.fetch_update_p, _rule, platform="tpu")

@@ -29,16 +29,24 @@ _KINDS = (
 )  # fmt: skip
 DTYPES = ("int32", "uint32", "float32")
 
-_BLOCK = 2048  # updates that are in VMEM at a time
-# Of the old elements there are as many arrays as subcores; so not of more
-# updates than these at a time.
+# Updates that a subcore looks through at a time, of scalars and of rows.
+_BLOCK = 2048
+_ROW_BLOCK = 4096
+_BATCH = 32  # rows that it updates at a time
+_MAX_ROW = 1024
+_TILE = 128  # words of a row that are neighbours
+# Of old scalars there are as many arrays as subcores; so not of more updates
+# than these at a time.
 _CHUNK = 1 << 18
 
 # Rough seconds, to choose by: of a call; to look at a vector of updates, as
-# every subcore does; to apply an update; of a byte of HBM there and back.
+# every subcore does; to apply an update to a scalar, to a row, and for each of
+# its words; of a byte of HBM there and back.
 _CALL_SECONDS = 2e-5
 _LOOK_SECONDS = 9e-9
 _APPLY_SECONDS = 1.2e-8
+_ROW_SECONDS = 1.5e-7
+_WORD_SECONDS = 6e-10
 _BYTE_SECONDS = 2 / 800e9
 # What the subcore that has most to do applies of all updates.
 _BUSIEST = 0.25
@@ -54,28 +62,36 @@ def make_plan(x, idx, operands, *, op, reverse, need_old, device_kind):
   """
   if (
       device_kind not in _KINDS
-      or x.ndim > 1
       or x.dtype not in DTYPES
       or op is AtomicOp.ADD_OR_SET
   ):
     return None
+  if x.ndim == 1:
+    make = _scalar_plan
+  elif x.ndim == 2 and x.shape[1] % _TILE == 0 and x.shape[1] <= _MAX_ROW:
+    # XLA keeps other rows in tiles that no stream takes a row out of.
+    make = _row_plan
+  else:
+    return None
   from jax._src.pallas.mosaic import sc_core
-  from jax_swapext._src.xla import sc_kernels
+  from jax_swapext._src.xla import sc_updates
 
-  [t], [n] = x.shape, idx.shape
   info = sc_core.get_sparse_core_info()
   plan = functools.partial(
-      sc_kernels.Plan, op=op, reverse=reverse, need_old=need_old,
+      sc_updates.Plan, op=op, reverse=reverse, need_old=need_old,
       cores=info.num_cores, subcores=info.num_subcores, lanes=info.num_lanes,
-      block=min(_BLOCK, _up(n, 128 if n <= 1024 else 1024)),
   )
-  words = info.vmem_capacity_bytes // 4
+  return make(plan, info, x, idx.shape[0], len(operands), need_old)
+
+
+def _scalar_plan(plan, info, x, n, operands, need_old):
+  from jax_swapext._src.xla import sc_kernels
+
+  [t] = x.shape
+  plan = functools.partial(plan, block=_block(n, _BLOCK))
   granule = info.dma_granule_size_bytes // 4
   workers = info.num_cores * info.num_subcores
-  # The compiler has some for itself.
-  most = words - words // 16 - sc_kernels.vmem_words(
-      plan(part=0), len(operands)
-  )
+  most = _usable_words(info) - sc_kernels.vmem_words(plan(part=0), operands)
   stretches = -(-t // (workers * (most // granule * granule)))
   part = _up(-(-t // (workers * stretches)), granule)
   calls = stretches * (-(-n // _CHUNK) if need_old else 1)
@@ -86,6 +102,38 @@ def make_plan(x, idx, operands, *, op, reverse, need_old, device_kind):
   return seconds, plan(part=part)
 
 
+def _row_plan(plan, info, x, n, operands, need_old):
+  from jax_swapext._src.xla import sc_rows
+
+  t, row = x.shape
+  plan = functools.partial(
+      plan, part=-(-t // (info.num_cores * info.num_subcores)),
+      block=_block(n, _ROW_BLOCK),
+  )
+  batch = _BATCH
+  while sc_rows.vmem_words(plan(batch=batch), operands, row) > _usable_words(
+      info
+  ):
+    batch //= 2
+  if batch < info.num_lanes:
+    return None
+  apply = _ROW_SECONDS + row * _WORD_SECONDS
+  moved = 2 * row * (2 + operands + need_old)  # half of them there and back
+  look = _LOOK_SECONDS / info.num_lanes
+  seconds = n * (look + _BUSIEST * apply + moved * _BYTE_SECONDS)
+  return _CALL_SECONDS + seconds, plan(batch=batch)
+
+
+def _block(n, most):
+  return min(most, _up(n, 128 if n <= 1024 else 1024))
+
+
+def _usable_words(info):
+  """Words of VMEM that are left by the compiler."""
+  words = info.vmem_capacity_bytes // 4
+  return words - words // 16
+
+
 def _up(size, multiple):
   return -(-size // multiple) * multiple
 
@@ -94,30 +142,41 @@ def update(plan, x, idx, operands):
   """Applies updates as planned; returns `[old, x]`, or `[x]`.
 
   Args:
-    plan: of `sc_kernels`.
+    plan: of `sc_updates`.
     x, idx, operands: as for `fetch_update_p`, but an index is -1 where nothing
       is to be updated, and no other one is negative or outside.
   """
+  if plan.batch:
+    from jax_swapext._src.xla import sc_rows
+
+    idx = _filled(idx, _up(len(idx), plan.block), -1)
+    return sc_rows.update_rows(plan, x, idx, *operands)
+  return _update_scalars(plan, x, idx, operands)
+
+
+def _filled(x, size, value):
+  fill = jnp.full(size - len(x), value, x.dtype)
+  return lax.concatenate([x, fill], 0)
+
+
+def _update_scalars(plan, x, idx, operands):
   [n] = idx.shape
-  size = _up(n, plan.block)
-  if plan.need_old and n > _CHUNK:
-    size = _up(n, _CHUNK)
-  idx, *operands = (
-      lax.concatenate([a, jnp.full(size - n, fill, a.dtype)], 0)
-      for a, fill in zip((idx, *operands), (-1, *[0] * len(operands)))
-  )
-  chunks = size // _CHUNK if plan.need_old and n > _CHUNK else 1
+  chunk = min(n, _CHUNK) if plan.need_old else n
+  chunk = _up(chunk, plan.block)
+  chunks = -(-n // chunk)
+  idx = _filled(idx, chunks * chunk, -1)
+  operands = [_filled(v, chunks * chunk, 0) for v in operands]
   if chunks == 1:
     *old, x = _stretches(plan, x, idx, *operands)
   else:
-    parts = [lax.reshape(a, (chunks, _CHUNK)) for a in (idx, *operands)]
+    parts = [lax.reshape(a, (chunks, chunk)) for a in (idx, *operands)]
 
     def step(x, part):
-      old, x = _stretches(plan, x, *part)
+      *old, x = _stretches(plan, x, *part)
       return x, old
 
     x, old = lax.scan(step, x, parts, reverse=plan.reverse)
-    old = [lax.reshape(old, (size,))]
+    old = [lax.reshape(o, (chunks * chunk,)) for o in old]
   return [*(lax.slice(o, (0,), (n,)) for o in old), x]
 
 
