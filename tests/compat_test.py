@@ -61,6 +61,7 @@ _CALLS = {
     "trace_thunk": (None, None),
     "splice": (None,),
     "discharge_call": (None, (), None),
+    "trace_context": (),
     "trace_on": (None, ()),
     "eval_jaxpr": (None, ()),
     "evaluate_where_not_staged": (None,),
