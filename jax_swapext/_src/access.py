@@ -186,7 +186,7 @@ def _sharded_region(indexer, aval):
   )
   spec = [
       aval.sharding.spec[a]
-      if isinstance(a, int) and indices[a] == compat.Slice(0, aval.shape[a])
+      if isinstance(a, int) and _is_whole(indices[a], aval.shape[a])
       else None
       for a in axes
   ]
@@ -194,6 +194,14 @@ def _sharded_region(indexer, aval):
   return aval.update(
       shape=compat.indexer_shape(indexer),
       sharding=jax.sharding.NamedSharding(mesh, jax.P(*spec)),
+  )
+
+
+def _is_whole(index, size):
+  return (
+      isinstance(index, compat.Slice)
+      and not index.is_dynamic_start
+      and (index.start, index.size, index.stride) == (0, size, 1)
   )
 
 
