@@ -27,6 +27,7 @@ import jax
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas import tpu_sc as plsc
 from jax.experimental.pallas import triton as pltriton
 import jax.numpy as jnp
 import jax_swapext as jsx
@@ -35,6 +36,7 @@ import numpy as np
 from oracles import mosaic_ir
 from oracles import tpu_compile
 import pytest
+import stock_modules
 
 _TENSORCORE = kernels.TENSORCORE
 _SPARSECORE = kernels.SPARSECORE
@@ -146,6 +148,60 @@ class RefusedByStockTest(parameterized.TestCase):
 def _scalars(x_ref, o_ref):
   o_ref[...] = jnp.zeros_like(o_ref)
   o_ref[0, 3] = jnp.sum(x_ref[...])
+
+
+def _added_in_hbm():
+  def kernel(x_ref, o_ref):
+    jax.ref.addupdate(o_ref, (0, 0), x_ref[0, 0])  # the user's line
+
+  hbm = pl.BlockSpec(memory_space=pltpu.HBM)
+  call = pl.pallas_call(jsx.extended(kernel), _spec(), out_specs=hbm)
+  return call, [_spec()]
+
+
+def _swapped_in_hbm():
+  def kernel(x_ref, o_ref):
+    pltriton.atomic_cas(o_ref.at[0, 0], x_ref[0, 0], 3.0)  # the user's line
+
+  hbm = pl.BlockSpec(memory_space=pltpu.HBM)
+  call = pl.pallas_call(jsx.extended(kernel), _spec(), out_specs=hbm)
+  return call, [_spec()]
+
+
+def _loaded_as_float16():
+  def kernel(x_ref, o_ref):
+    mask = jnp.ones(o_ref.shape, bool)
+    o_ref[...] = pltriton.load(x_ref, mask=mask, other=0)  # the user's line
+
+  x = _spec(dtype=jnp.float16)
+  return pl.pallas_call(jsx.extended(kernel), x), [x]
+
+
+def _added_by_a_subcore():
+  def body(hbm, x, o):
+    plsc.addupdate(hbm.at[pl.ds(0, 8)], x[pl.ds(0, 8)])  # the user's line
+
+  return lambda x: kernels.vector_kernel(body, jsx.extended)(x), [_spec((64,))]
+
+
+def _compared_in_bfloat16():
+  def kernel(x_ref, o_ref):
+    pltriton.atomic_max(o_ref, (), x_ref[...])  # the user's line
+
+  x = _spec(dtype=jnp.bfloat16)
+  return pl.pallas_call(
+      jsx.extended(kernel), x, compiler_params=pltriton.CompilerParams()
+  ), [x]
+
+
+_HBM = "wanted an atomic update of HBM.*fetch_.* outside"
+_REFUSED = (
+    ("tpu", _added_in_hbm, f"atomic_add: {_HBM}"),
+    ("tpu", _swapped_in_hbm, f"atomic_cas: {_HBM}"),
+    ("tpu", _loaded_as_float16, "load: wanted a float16 Ref.*ref.bitcast"),
+    ("sparsecore", _added_by_a_subcore, "atomic_add: wanted .*(HBM|hbm)"),
+    ("triton", _compared_in_bfloat16, "atomic_max: .*integers.*Mosaic GPU"),
+)
 
 
 class DecoratorTest(parameterized.TestCase):
@@ -324,23 +380,17 @@ class DecoratorTest(parameterized.TestCase):
     jaxpr = jax.make_jaxpr(call)(x)
     self.assertNotIn("swapext_load", _primitives(jaxpr))
 
-  def test_an_error_names_the_line_the_access_and_the_way_out(self):
-    def kernel(x_ref, o_ref):
-      jax.ref.addupdate(o_ref, (0, 0), x_ref[0, 0])  # the user's line
-
-    hbm = pl.BlockSpec(memory_space=pltpu.HBM)
-    call = pl.pallas_call(
-        jsx.extended(kernel), _spec(), out_specs=hbm,
-    )
+  @parameterized.parameters(*_REFUSED)
+  def test_an_error_names_the_line_the_access_and_the_way_out(
+      self, backend, make, message
+  ):
     text = ""
     try:
-      mosaic_ir.lower(call, _spec())
+      stock_modules.modules(backend, *make())
     except NotImplementedError as e:
       text = "".join(traceback.format_exception(e))
     self.assertIn("# the user's line", text)
-    self.assertRegex(
-        text, "atomic_add: wanted an atomic update of HBM.*fetch_.* outside"
-    )
+    self.assertRegex(text, message)
 
 
 class FormsTest(parameterized.TestCase):
@@ -393,6 +443,36 @@ class TransformsTest(parameterized.TestCase):
     want = t.copy()
     want[1, 2], want[0, 1] = 3 * t[0, 0], t[0, 1] + t[0, 2]
     np.testing.assert_array_equal(got, want)
+
+  def test_one_backends_own_syntax(self):
+    @jsx.extended
+    def kernel(x, o):
+      o[...] = pltriton.load(x, mask=x[...] > 2, other=1.0) * 2
+      at = jnp.zeros(8, jnp.int32)
+      pl.loop(0, 2)(lambda i: plsc.addupdate_scatter(o, [at + i], x[...]))
+
+    call = pl.pallas_call(kernel, _spec((8,)), interpret=True)
+    x, t = np.arange(8, dtype=np.float32), np.ones(8, np.float32)
+    wanted = 2 * np.where(x > 2, x, 1)
+    wanted[:2] += x.sum()
+    _, dot = jax.jit(lambda x, t: jax.jvp(call, (x,), (t,)))(x, t)
+    np.testing.assert_array_equal(jax.vmap(call)(np.stack([x, x]))[1], wanted)
+    np.testing.assert_array_equal(dot, 2 * (x > 2) + 8 * (x < 2))
+
+  def test_one_backends_own_syntax_outside_kernels(self):
+    @jsx.extended
+    def update(ref, v):
+      mask = jnp.array([True, True, False])
+      at = jnp.array([0, 0, 1])
+      pltriton.atomic_add(ref, (at,), v * jnp.ones(3), mask=mask)
+      return pltriton.load(ref.at[pl.ds(0, 2)], mask=mask[1:], other=v).sum()
+
+    function = lambda v: update(jax.new_ref(jnp.zeros(3)), v)
+    np.testing.assert_array_equal(function(5.0), 15.0)
+    np.testing.assert_array_equal(jax.jit(jax.grad(function))(5.0), 3.0)
+    np.testing.assert_array_equal(
+        jax.vmap(jax.grad(function))(jnp.arange(2.0)), [3.0, 3.0]
+    )
 
   def test_scan(self):
     call = pl.pallas_call(jsx.extended(_scalars), _spec(), interpret=True)

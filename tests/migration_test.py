@@ -42,6 +42,10 @@ def _set(ref, index, value):
   ref[index] = value
 
 
+# Drop once jax >= 0.12: it is new there.
+_gpu_store = getattr(plgpu, "store", lambda ref, x: _set(ref, ..., x))
+
+
 def _expanded(load):
   """Stock leaves open what the other elements are."""
   return lambda i, j, x, o: _set(
@@ -127,7 +131,7 @@ _KERNELS = {
             o.at[0], jnp.cumsum(i[...] > 3) - 1, x[1], mask=i[...] > 3),
     ),
     "`plgpu.load`": (
-        lambda i, j, x, o: plgpu.store(o.at[0], plgpu.load(x.at[1])),
+        lambda i, j, x, o: _gpu_store(o.at[0], plgpu.load(x.at[1])),
         lambda i, j, x, o: jsx.store(o.at[0], None, jsx.load(x.at[1])),
     ),
     "`plgpu.atomic_add(": (

@@ -28,6 +28,7 @@ from typing import Any
 import jax
 from jax._src import ad_util as _ad_util
 from jax._src import api_util as _api_util
+from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import dispatch as _dispatch
 from jax._src import flattree as _flattree
@@ -256,6 +257,12 @@ def replace_eqn(
   return eqn.replace(list(invars), list(outvars), primitive, params, effects)
 
 
+def at_line_of(other: Any, eqn: Any) -> Any:
+  """An equation as if the line that another one is from had made it."""
+  traceback = other.source_info.traceback
+  return eqn.replace(source_info=eqn.source_info.replace(traceback=traceback))
+
+
 def replace_eqns(jaxpr: Any, eqns: Sequence[Any]) -> Any:
   """A jaxpr with the same variables and other equations."""
   effects = _pe.make_jaxpr_effects(
@@ -272,6 +279,11 @@ def trace_thunk(fun: Callable[[], Any], named_after: Callable[..., Any]) -> Any:
       fun, _flattree.flatten_args(), debug_info
   )
   return jaxpr
+
+
+def trace_context() -> Any:
+  """What a trace depends on besides the function and the types it is given."""
+  return _config.trace_context()
 
 
 def trace_on(fun: Callable[..., Any], avals: Sequence[Any]) -> Any:

@@ -23,6 +23,7 @@ interprets it takes the one that fits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+import functools
 from typing import Any
 
 from jax.interpreters import mlir
@@ -34,20 +35,32 @@ native_p = compat.Primitive("swapext_native")
 native_p.multiple_results = True
 
 
-def equation(eqn: Any, meaning: Callable[..., Any]) -> Any:
+def equation(eqn: Any, meaning: Callable[..., Any], *key: Any) -> Any:
   """An equation of `native_p` in the place of a stock one.
 
   Args:
     eqn: the stock equation.
-    meaning: a function of its operands to its results, or to its only one. It
-      may use this library's operations and JAX's.
+    meaning: a function of `key` to one of the equation's operands to its
+      results, or to its only one. That may use this library's operations and
+      JAX's.
+    key: hashable; all that the second function depends on.
   """
-  jaxpr = compat.trace_on(meaning, [v.aval for v in eqn.invars])
+  avals = tuple(v.aval for v in eqn.invars)
+  jaxpr = _traced(meaning, key, avals, compat.trace_context())
+  # Errors are to point at the user's line, not at `meaning`.
+  jaxpr = jaxpr.replace(eqns=[compat.at_line_of(eqn, e) for e in jaxpr.eqns])
   params = {
       "stock": eqn.primitive, "stock_params": tuple(eqn.params.items()),
       "jaxpr": jaxpr,
   }
   return compat.replace_eqn(eqn, native_p, eqn.invars, eqn.outvars, params)
+
+
+# A kernel may have hundreds of such equations, most of them alike.
+@functools.lru_cache(maxsize=1024)
+def _traced(meaning, key, avals, context):
+  del context  # That of the trace; only here to tell cached ones apart.
+  return compat.trace_on(meaning(*key), avals)
 
 
 def call_stock(

@@ -281,8 +281,11 @@ def _addupdate(eqn, used):
 def _broadcast_to(eqn, used):
   del used
   # JAX puts it where an index mixes integer arrays and scalars.
-  shape = eqn.params["shape"]
-  return native.equation(eqn, lambda x: jnp.broadcast_to(x, shape))
+  return native.equation(eqn, _means_broadcast, eqn.params["shape"])
+
+
+def _means_broadcast(shape):
+  return lambda x: jnp.broadcast_to(x, shape)
 
 
 def atomic_params(

@@ -73,6 +73,17 @@ def _store(eqn, used):
   return Rewritten(swap.swap_p, ref, access, {"need_old": False}, False)
 
 
+def _means_update(args_tree, kind):
+  update = getattr(atomic_rmw, f"atomic_{kind.value}")
+
+  def meaning(*flat):
+    ref, transforms, value = args_tree.unflatten(flat)
+    update(rewrite.view(ref, transforms), None, value)
+    return ()
+
+  return meaning
+
+
 def _atomic_store(eqn, used):
   del used
   args_tree, kind = eqn.params["args_tree"], eqn.params["atomic_type"]
@@ -82,14 +93,7 @@ def _atomic_store(eqn, used):
     return None
   if _is_whole_warpgroups(ref, transforms):
     # The layout of the value decides, and other backends have no rule.
-    update = getattr(atomic_rmw, f"atomic_{kind.value}")
-
-    def meaning(*flat):
-      ref, transforms, value = args_tree.unflatten(flat)
-      update(rewrite.view(ref, transforms), None, value)
-      return ()
-
-    return native.equation(eqn, meaning)
+    return native.equation(eqn, _means_update, args_tree, kind)
   access = Access(tuple(transforms), None, (value,))
   params = rewrite.atomic_params(op)
   return Rewritten(atomic_rmw.atomic_rmw_p, ref, access, params, False)

@@ -30,6 +30,23 @@ Access = access_lib.Access
 Rewritten = rewrite.Rewritten
 
 
+def _means_load(tree):
+  def meaning(*flat):
+    ref, transforms, mask, other = tree.unflatten(flat)
+    return load.load(rewrite.view(ref, transforms), mask=mask, other=other)
+
+  return meaning
+
+
+def _means_swap(tree, used):
+  def meaning(*flat):
+    ref, transforms, value, mask = tree.unflatten(flat)
+    old = swap.swap(rewrite.view(ref, transforms), None, value, mask=mask)
+    return old if used else value
+
+  return meaning
+
+
 def _masked_load(eqn, used):
   del used
   params = eqn.params
@@ -43,13 +60,7 @@ def _masked_load(eqn, used):
   hints = params["cache_modifier"] or params["eviction_policy"]
   whole = rewrite.has_region_shape(mask, ref, transforms)
   if hints or other is not None or not whole:
-
-    def meaning(*flat):
-      ref, transforms, mask, other = tree.unflatten(flat)
-      view = rewrite.view(ref, transforms)
-      return load.load(view, mask=mask, other=other)
-
-    return native.equation(eqn, meaning)
+    return native.equation(eqn, _means_load, tree)
   access = Access(tuple(transforms), mask, ())
   return Rewritten(load.load_p, ref, access, {}, True)
 
@@ -61,14 +72,7 @@ def _masked_swap(eqn, used):
     return None
   whole = rewrite.has_region_shape(mask, ref, transforms)
   if eqn.params["eviction_policy"] or not whole:
-
-    def meaning(*flat):
-      ref, transforms, value, mask = tree.unflatten(flat)
-      view = rewrite.view(ref, transforms)
-      old = swap.swap(view, None, value, mask=mask)
-      return old if used else value
-
-    return native.equation(eqn, meaning)
+    return native.equation(eqn, _means_swap, tree, used)
   access = Access(tuple(transforms), mask, (value,))
   return Rewritten(swap.swap_p, ref, access, {"need_old": used}, used)
 

@@ -50,6 +50,44 @@ def _places(mask):
   return jnp.cumsum(mask.astype(jnp.int32)) - 1
 
 
+def _means_expanded(tree):
+  def meaning(ref, *leaves):
+    *index, mask = leaves
+    view = rewrite.view(ref, tree.unflatten(index))
+    return load.load(view, _places(mask), mask=mask)
+
+  return meaning
+
+
+def _means_compressed(tree, add):
+  def meaning(ref, value, *leaves):
+    *index, mask = leaves
+    view = rewrite.view(ref, tree.unflatten(index))
+    _store(view, _places(mask), value, mask, add)
+    return value
+
+  return meaning
+
+
+def _means_gather(tree):
+  def meaning(*flat):
+    ref, transforms, indices, mask = tree.unflatten(flat)
+    view = rewrite.view(ref, transforms)
+    return load.load(view, tuple(indices), mask=mask)
+
+  return meaning
+
+
+def _means_scatter(tree, add):
+  def meaning(*flat):
+    ref, transforms, indices, value, mask = tree.unflatten(flat)
+    view = rewrite.view(ref, transforms)
+    _store(view, tuple(indices), value, mask, add)
+    return ()
+
+  return meaning
+
+
 def _load(eqn, used):
   del used
   [out], tree = eqn.outvars, eqn.params["tree"]
@@ -59,13 +97,7 @@ def _load(eqn, used):
   transforms = tree.unflatten(leaves[:-1])
   if not rewrite.is_ordinary(ref, transforms, out.aval.dtype):
     return None
-
-  def meaning(ref, *leaves):
-    *index, mask = leaves
-    view = rewrite.view(ref, tree.unflatten(index))
-    return load.load(view, _places(mask), mask=mask)
-
-  return native.equation(eqn, meaning)
+  return native.equation(eqn, _means_expanded, tree)
 
 
 def _swap(eqn, used):
@@ -77,14 +109,7 @@ def _swap(eqn, used):
   if not rewrite.is_ordinary(ref, transforms, value.aval.dtype, op):
     return None
   if has_mask and value.aval.ndim == 1:
-
-    def meaning(ref, value, *leaves):
-      *index, mask = leaves
-      view = rewrite.view(ref, tree.unflatten(index))
-      _store(view, _places(mask), value, mask, add)
-      return value
-
-    return native.equation(eqn, meaning)
+    return native.equation(eqn, _means_compressed, tree, add)
   if used or has_mask or not add:
     return None
   access = access_lib.Access(tuple(transforms), None, (value,))
@@ -99,13 +124,7 @@ def _gather(eqn, used):
   ref, transforms, _, _ = tree.unflatten(eqn.invars)
   if not rewrite.is_ordinary(ref, transforms, eqn.outvars[0].aval.dtype):
     return None
-
-  def meaning(*flat):
-    ref, transforms, indices, mask = tree.unflatten(flat)
-    view = rewrite.view(ref, transforms)
-    return load.load(view, tuple(indices), mask=mask)
-
-  return native.equation(eqn, meaning)
+  return native.equation(eqn, _means_gather, tree)
 
 
 def _scatter(eqn, used):
@@ -115,14 +134,7 @@ def _scatter(eqn, used):
   op = ADD if add else None
   if not rewrite.is_ordinary(ref, transforms, value.aval.dtype, op):
     return None
-
-  def meaning(*flat):
-    ref, transforms, indices, value, mask = tree.unflatten(flat)
-    view = rewrite.view(ref, transforms)
-    _store(view, tuple(indices), value, mask, add)
-    return ()
-
-  return native.equation(eqn, meaning)
+  return native.equation(eqn, _means_scatter, tree, add)
 
 
 def _is_vector(aval) -> bool:

@@ -36,6 +36,15 @@ def _update(ref, transforms, value, mask, kind):
   return function(view, None, value, mask=mask, sem=_SEM)
 
 
+def _means_update(args_tree, kind, used):
+  def meaning(*flat):
+    ref, transforms, value, mask = args_tree.unflatten(flat)
+    old = _update(ref, transforms, value, mask, kind)
+    return old if used else value
+
+  return meaning
+
+
 def _atomic_rmw(eqn, used):
   args_tree, kind = eqn.params["args_tree"], eqn.params["atomic_type"]
   ref, transforms, value, mask = args_tree.unflatten(eqn.invars)
@@ -43,13 +52,7 @@ def _atomic_rmw(eqn, used):
   if not rewrite.is_ordinary(ref, transforms, value.aval.dtype, op):
     return None
   if not rewrite.has_region_shape(mask, ref, transforms):
-
-    def meaning(*flat):
-      ref, transforms, value, mask = args_tree.unflatten(flat)
-      old = _update(ref, transforms, value, mask, kind)
-      return old if used else value
-
-    return native.equation(eqn, meaning)
+    return native.equation(eqn, _means_update, args_tree, kind, used)
   access = access_lib.Access(tuple(transforms), mask, (value,))
   params = rewrite.atomic_params(op, sem=_SEM, need_old=used)
   return rewrite.Rewritten(
@@ -71,13 +74,17 @@ def _cas(ref, expected, value):
   return atomic_cas.atomic_cas(ref, None, expected, value, sem=_SEM)
 
 
+def _means_cas():
+  return _cas
+
+
 def _atomic_cas(eqn, used):
   del used
   ref, _, value = eqn.invars
   op = semantics.AtomicOp.CAS
   if not rewrite.is_ordinary(ref, (), value.aval.dtype, op):
     return None
-  return native.equation(eqn, _cas)
+  return native.equation(eqn, _means_cas)
 
 
 def _atomic_cas_of_elements(ref, expected, value):

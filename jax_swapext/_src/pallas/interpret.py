@@ -76,7 +76,7 @@ def expand(jaxpr: Any) -> Any:
 
 def _expand_eqn(eqn: Any) -> Any:
   if eqn.primitive is native.native_p:
-    return _in_place_of(eqn, core.jaxpr_as_fun(eqn.params["jaxpr"]))
+    return _in_place_of(eqn, core.jaxpr_as_fun(expand(eqn.params["jaxpr"])))
   if eqn.primitive not in tpu_lowering.PRIMITIVES:
     return eqn
   if eqn.invars[0].aval.memory_space not in _REMOTE:
