@@ -28,6 +28,7 @@ import warnings
 
 import jax
 from jax import lax
+from jax._src.pallas import primitives  # a masked swap is public nowhere
 from jax._src.pallas.mosaic_gpu import lowering as gpu_lowering
 from jax._src.pallas.triton import lowering as triton_lowering
 from jax.experimental import pallas as pl
@@ -373,6 +374,8 @@ TRITON = {
       o, ..., pltriton.load(x, mask=_triton_mask(x), other=1.0))),
   "masked_store": _triton(lambda i, x, o: pltriton.store(
       o, x[...], mask=_triton_mask(x))),
+  "masked_swap": _triton(lambda i, x, o: _set(o, ..., primitives.swap(
+      o, (slice(None),), x[...], mask=_triton_mask(x)))),
   "hints": _triton(lambda i, x, o: pltriton.store(
       o, pltriton.load(x, eviction_policy="evict_first"))),
   "atomic_add": _triton(lambda i, x, o: pltriton.atomic_add(

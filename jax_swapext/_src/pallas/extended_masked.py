@@ -14,7 +14,8 @@
 """`extended` for the masked loads and stores of Pallas.
 
 Only Triton takes an `other`, a mask to be broadcast and the hints for caches:
-such an access is for it, and lowers there.
+such an access is for it, and lowers there. What a masked swap returns where its
+mask is off differs by backend (the value, or what memory has): none is ours.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ def _masked_swap(eqn, used):
   if not extended.is_ordinary(ref, transforms, value.aval.dtype):
     return None
   if not extended.has_region_shape(mask, ref, transforms):
+    return None
+  if used and mask is not None:
     return None
   access = Access(tuple(transforms), mask, (value,))
   return Rewritten(swap.swap_p, ref, access, {"need_old": used}, used)
