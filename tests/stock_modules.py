@@ -361,6 +361,16 @@ def _triton_old(i, x, o):
   o[...] = pltriton.atomic_add(o, (i[...],), x[...])
 
 
+def _triton_tangent():
+  def body(x, o):
+    o[lax.iota(jnp.int32, 4) + 4] = x[lax.iota(jnp.int32, 4)]
+
+  x = _spec((8,))
+  params = pltriton.CompilerParams()
+  call = pl.pallas_call(body, out_shape=x, compiler_params=params)
+  return lambda x: jax.jvp(call, (x,), (x,)), [x]
+
+
 TRITON = {
   "whole": _triton(lambda i, x, o: _set(o, ..., x[...] * 2)),
   "slices": _triton(lambda i, x, o: _set(o, pl.ds(0, 32), x[pl.ds(32, 32)])),
@@ -386,6 +396,7 @@ TRITON = {
       o, (), x[...], mask=_triton_mask(x))),
   "addupdate": _triton(lambda i, x, o: jax.ref.addupdate(
       o, pl.ds(0, 32), x[pl.ds(0, 32)])),
+  "tangent": _triton_tangent,
   "ops_softmax": _op(softmax.softmax, (8, 256)),
   "ops_rms_norm": _op(rms_norm.rms_norm, (2, 8, 256), (256,), (256,)),
 }  # fmt: skip

@@ -83,9 +83,10 @@ def _indexer(name, ref_aval, transforms, avals):
 
 def _check_sizes(name, shape):
   if any(n & (n - 1) or not n for n in shape):
+    # In JAX's words, which whoever expects a refusal looks for.
     raise _refuse(
-        name, "a region with powers of two as sizes", f"shape {shape}",
-        "Access the next larger one under a mask",
+        name, "array arguments and results whose size is a power of 2",
+        f"shape {shape}", "Access the next larger one under a mask",
     )
 
 
