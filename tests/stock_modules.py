@@ -363,6 +363,7 @@ def _triton_old(i, x, o):
 
 def _triton_tangent():
   def body(x, o):
+    o[pl.ds(0, 4)] = jnp.zeros(4)
     o[lax.iota(jnp.int32, 4) + 4] = x[lax.iota(jnp.int32, 4)]
 
   x = _spec((8,))

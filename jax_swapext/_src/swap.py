@@ -149,13 +149,14 @@ def _swap_jvp(primals, tangents, *, tree, need_old, stock):
   if rules.is_constant(ref_dot, ref):
     outs = rules.bind(swap_p, ref, access, need_old=need_old, stock=stock)
     return outs, [compat.zero_tangent(o) for o in outs]
-  access_dot = access._replace(operands=(compat.instantiate(value_dot),))
   if stock is None and access_lib.may_repeat(access.transforms):
     swap_ = _swap_in_order
   else:
     # Stock syntax keeps the derivative, and so the module, that it has.
     swap_ = functools.partial(_swap_at_once, stock=stock)
-  return swap_(ref, access, need_old), swap_(ref_dot, access_dot, need_old)
+  outs = swap_(ref, access, need_old)
+  access_dot = access._replace(operands=(compat.instantiate(value_dot),))
+  return outs, swap_(ref_dot, access_dot, need_old)
 
 
 def _swap_at_once(ref, access, need_old, stock=None):
