@@ -144,6 +144,25 @@ class RefusedByStockTest(parameterized.TestCase):
     got = kernels.interpreted(body, jsx.extended)(i, x)
     np.testing.assert_array_equal(got, wanted(i, x))
 
+  def test_a_masked_store_outside_is_found_in_interpret_mode(self):
+    def body(i, x, o):
+      o[...] = x[...]
+      mask = lax.broadcasted_iota(jnp.int32, (8, 128), 0) < 1
+      pltpu.store(o.at[pl.ds(i[0], 8)], x[...] + 1, mask=mask)
+
+    smem = pl.BlockSpec(memory_space=pltpu.SMEM)
+    call = pl.pallas_call(
+        jsx.extended(body), _spec(), in_specs=[smem, pl.BlockSpec()],
+        interpret=pltpu.InterpretParams(),
+    )
+    x = np.zeros((8, 128), np.float32)
+    wanted = x.copy()
+    wanted[5] = 1
+    np.testing.assert_array_equal(call(np.int32([5]), x), wanted)
+    self.addCleanup(pltpu.reset_tpu_interpret_mode_state)
+    with self.assertRaisesRegex(Exception, "Out-of-bounds masked swap"):
+      call(np.int32([8]), x).block_until_ready()
+
 
 def _scalars(x_ref, o_ref):
   o_ref[...] = jnp.zeros_like(o_ref)

@@ -90,7 +90,7 @@ _REPEATED = {
 }
 
 REFUSED = {
-    "odd": (Case("load", shape=(33,)), "load: .*powers of two.*under a mask"),
+    "odd": (Case("load", shape=(33,)), "load: .*power of 2.*under a mask"),
     "add_bfloat16": (
         Case("atomic_add", dtype="bfloat16"), "atomic_add: .*bfloat16"),
     "add_int8": (Case("atomic_add", dtype="int8"), "atomic_add: .*int8"),

@@ -28,6 +28,7 @@ import warnings
 
 import jax
 from jax import lax
+from jax._src.pallas import primitives  # a masked swap is public nowhere
 from jax._src.pallas.mosaic_gpu import lowering as gpu_lowering
 from jax._src.pallas.triton import lowering as triton_lowering
 from jax.experimental import pallas as pl
@@ -374,6 +375,17 @@ def _triton_old(i, x, o):
   o[...] = pltriton.atomic_add(o, (i[...],), x[...])
 
 
+def _triton_tangent():
+  def body(x, o):
+    o[pl.ds(0, 4)] = jnp.zeros(4)
+    o[lax.iota(jnp.int32, 4) + 4] = x[lax.iota(jnp.int32, 4)]
+
+  x = _spec((8,))
+  params = pltriton.CompilerParams()
+  call = pl.pallas_call(body, out_shape=x, compiler_params=params)
+  return lambda x: jax.jvp(call, (x,), (x,)), [x]
+
+
 TRITON = {
   "whole": _triton(lambda i, x, o: _set(o, ..., x[...] * 2)),
   "slices": _triton(lambda i, x, o: _set(o, pl.ds(0, 32), x[pl.ds(32, 32)])),
@@ -387,6 +399,8 @@ TRITON = {
       o, ..., pltriton.load(x, mask=_triton_mask(x), other=1.0))),
   "masked_store": _triton(lambda i, x, o: pltriton.store(
       o, x[...], mask=_triton_mask(x))),
+  "masked_swap": _triton(lambda i, x, o: _set(o, ..., primitives.swap(
+      o, (slice(None),), x[...], mask=_triton_mask(x)))),
   "hints": _triton(lambda i, x, o: pltriton.store(
       o, pltriton.load(x, eviction_policy="evict_first"))),
   "atomic_add": _triton(lambda i, x, o: pltriton.atomic_add(
@@ -406,6 +420,7 @@ TRITON = {
       o, (i[...], 2), x[3, i[...]]), shape=(8, 8)),
   "compare_and_swap": _triton(lambda i, x, o: _set(
       o, ..., pltriton.atomic_cas(o, x[...], 3)), jnp.int32, ()),
+  "tangent": _triton_tangent,
   "ops_softmax": _op(softmax.softmax, (8, 256)),
   "ops_rms_norm": _op(rms_norm.rms_norm, (2, 8, 256), (256,), (256,)),
 }  # fmt: skip

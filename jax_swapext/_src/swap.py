@@ -149,14 +149,18 @@ def _swap_jvp(primals, tangents, *, tree, need_old, stock):
   if rules.is_constant(ref_dot, ref):
     outs = rules.bind(swap_p, ref, access, need_old=need_old, stock=stock)
     return outs, [compat.zero_tangent(o) for o in outs]
+  if stock is None and access_lib.may_repeat(access.transforms):
+    swap_ = _swap_in_order
+  else:
+    # Stock syntax keeps the derivative, and so the module, that it has.
+    swap_ = functools.partial(_swap_at_once, stock=stock)
+  outs = swap_(ref, access, need_old)
   access_dot = access._replace(operands=(compat.instantiate(value_dot),))
-  repeats = access_lib.may_repeat(access.transforms)
-  swap_ = _swap_in_order if repeats else _swap_at_once
-  return swap_(ref, access, need_old), swap_(ref_dot, access_dot, need_old)
+  return outs, swap_(ref_dot, access_dot, need_old)
 
 
-def _swap_at_once(ref, access, need_old):
-  return rules.bind(swap_p, ref, access, need_old=need_old, stock=None)
+def _swap_at_once(ref, access, need_old, stock=None):
+  return rules.bind(swap_p, ref, access, need_old=need_old, stock=stock)
 
 
 def _swap_in_order(ref, access, need_old):

@@ -14,7 +14,9 @@
 """`extended` for the masked loads and stores of Pallas.
 
 Only Triton takes an `other`, a mask to be broadcast and the hints for caches;
-elsewhere the first two are ours to lower, and the hints mean nothing.
+elsewhere the first two are ours to lower, and the hints mean nothing. What a
+masked swap returns where its mask is off differs by backend (the value, or what
+memory has), and ours has zero: none is the meaning of the others.
 """
 
 from __future__ import annotations
@@ -69,6 +71,8 @@ def _masked_swap(eqn, used):
   tree = eqn.params["args_tree"]
   ref, transforms, value, mask = tree.unflatten(eqn.invars)
   if not rewrite.is_ordinary(ref, transforms, value.aval.dtype):
+    return None
+  if used and mask is not None:
     return None
   whole = rewrite.has_region_shape(mask, ref, transforms)
   if eqn.params["eviction_policy"] or not whole:

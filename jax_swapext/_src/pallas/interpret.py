@@ -80,7 +80,7 @@ def _expand_eqn(eqn: Any) -> Any:
   if eqn.primitive not in tpu_lowering.PRIMITIVES:
     return eqn
   if eqn.invars[0].aval.memory_space not in _REMOTE:
-    plain = stock.as_stock(eqn)
+    plain = _as_masked_store(stock.as_stock(eqn))
     if plain is not eqn:
       return plain
   # What is known now keeps its value: it decides what is in bounds.
@@ -101,6 +101,25 @@ def _in_place_of(eqn: Any, fun: Callable[..., Any]) -> Any:
   [call] = jax.make_jaxpr(lambda *args: jax.jit(fun)(*args))(*avals).eqns
   return call.replace(
     invars=eqn.invars, outvars=eqn.outvars, source_info=eqn.source_info
+  )
+
+
+def _as_masked_store(eqn: Any) -> Any:
+  """`pltpu.store(ref, x, mask=m)` for what was that; else the same equation."""
+  if eqn.params.get("stock") is not pallas_primitives.swap_p:
+    return eqn
+  ref, *leaves = eqn.invars
+  access = eqn.params["tree"].unflatten(leaves)
+  if eqn.params["need_old"] or not stock.is_window(access):
+    return eqn
+  [value] = access.operands
+  invars, args_tree = jax.tree.flatten(
+    (ref, access.transforms, value, access.mask)
+  )
+  params = {"args_tree": args_tree, "eviction_policy": None}
+  outs = [core.DropVar(value.aval)]
+  return compat.replace_eqn(
+    eqn, pallas_primitives.swap_p, invars, outs, params
   )
 
 

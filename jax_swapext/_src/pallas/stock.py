@@ -43,7 +43,7 @@ def as_stock(eqn: Any) -> Any:
     return eqn
   ref, *leaves = eqn.invars
   access = eqn.params["tree"].unflatten(leaves)
-  if access.mask is not None or not all(map(_is_window, access.transforms)):
+  if access.mask is not None or not is_window(access):
     return eqn
   index, tree = jax.tree.flatten(access.transforms)
   if eqn.primitive is load.load_p:
@@ -57,12 +57,11 @@ def as_stock(eqn: Any) -> Any:
   )
 
 
-def _is_window(transform: Any) -> bool:
-  return (
-      isinstance(transform, compat.NDIndexer)
-      and not transform.int_indexer_shape
-      and all(
-          i.stride == 1
-          for i in transform.indices if isinstance(i, compat.Slice)
-      )
+def is_window(access: Any) -> bool:
+  """Whether an access is to slices without strides, and to scalars."""
+  return all(
+      isinstance(t, compat.NDIndexer)
+      and not t.int_indexer_shape
+      and all(i.stride == 1 for i in t.indices if isinstance(i, compat.Slice))
+      for t in access.transforms
   )

@@ -46,9 +46,10 @@ def single_indexer(ref_aval: Any, transforms: Sequence[Any]) -> Any:
 
 def check_sizes(name: str, shape: Sequence[int]) -> None:
   if any(n & (n - 1) or not n for n in shape):
+    # In JAX's words, which whoever expects a refusal looks for.
     raise refuse(
-        name, "a region with powers of two as sizes", f"shape {shape}",
-        "Access the next larger one under a mask",
+        name, "array arguments and results whose size is a power of 2",
+        f"shape {shape}", "Access the next larger one under a mask",
     )
 
 
