@@ -586,9 +586,9 @@ def _tpu_interpreter() -> list[Row]:
       *_tpu(place, "SMEM", REF_OPERATIONS, _TENSORCORE, INDICES[:-1], True,
             "as in VMEM"),
       *_tpu(place, "HBM", _PLAIN, _TENSORCORE, INDICES, True, "as in VMEM"),
-      *_tpu(place, "VMEM_SHARED", _PLAIN, ("bool", *_WORDS), INDICES, True,
-            "as in VMEM; the interpreter runs each subcore as number 0, so"
-            " kernels with one are what it can test"),
+      *_tpu(place, "VMEM_SHARED", _PLAIN, ("bool", *_WORDS, *_PACKED), INDICES,
+            True, "as in VMEM; the interpreter runs each subcore as number 0,"
+            " so kernels with one are what it can test"),
       *_tpu(place, "HBM", _ATOMICS, _TENSORCORE, INDICES, False,
             "a TPU kernel, which has none there; Update a VMEM or SMEM block,"
             " or use fetch_* outside the kernel"),
