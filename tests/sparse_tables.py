@@ -177,6 +177,8 @@ def remote_cells(lanes: int, space: str) -> dict[str, Cell]:
     ((16, 128), (Dynamic(9), Dynamic(77, lanes))),
     ((16, 128), (3, Dynamic(2, lanes, 3))),
     ((16, 128), (one % 16, Dynamic(5))),
+    ((16, 128), (Dynamic(99), reference.Window(0, lanes))),
+    ((16, 128), (99, Dynamic(3, lanes))),
   )
   return _by_name(
     _inside(
@@ -207,6 +209,8 @@ def remote_packed_cells(
     (rows, (2, reference.Window(256 - size // 2, size))),
     (rows, (Dynamic(2 * packing - 1), Dynamic(0, size, 3))),
     ((8 * packing, 200), (7, Dynamic(200 - size // 2, size))),
+    (rows, (Dynamic(99), reference.Window(0, size))),
+    (rows, (99, Dynamic(3, size))),
   ]
   if setting.layout_passes:
     forms.append((rows, (positions, 3)))
