@@ -542,8 +542,9 @@ def _sparsecore() -> list[Row]:
             " loads: the caller must own them, and under TensorCore tiling rows"
             " share words. Neighbours by a stream per word, or by one where"
             " they are whole blocks of 32 (of 128 under TensorCore tiling);"
-            " others one after the other. No Refs of one dimension under"
-            " TensorCore tiling"),
+            " others one after the other, as are masked stores that may lie"
+            " partly outside. No Refs of one dimension under TensorCore"
+            " tiling"),
       *_tpu(vector, "SMEM", REF_OPERATIONS, words, forms, True,
             "by the scalar unit, one vector's elements one after the"
             " other; nobody else writes there"),
