@@ -3,7 +3,7 @@
 #
 #   PYTHON=python3.13   the Python to use; without it one is looked for
 #   JAX=0.11.2          the JAX to use; without it the lock's
-#   ARGS="-k swap"      more arguments for pytest, the demo or the benchmarks
+#   ARGS="-k swap"      more arguments for what is run: pytest, the demo, ...
 #   UPGRADE=--upgrade   for `make lock`: move to the newest releases
 #   JAX_PLATFORMS=...   where JAX runs; without it on the CPU
 
@@ -60,7 +60,8 @@ export JAX_PLATFORMS
 export ALLOW_MULTIPLE_LIBTPU_LOAD := 1
 export TPU_WORKER_HOSTNAMES := localhost
 
-.PHONY: help env demo test test-quick lint bench docs docs/support.md lock clean
+.PHONY: help env demo test test-quick lint bazel dist bench docs \
+  docs/support.md notebooks lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z.\/-]+:.*## / { printf "%-17s%s\n", $$1, $$2 }' Makefile
@@ -99,11 +100,23 @@ lint: $(VENV)/ready ## check style (ruff) and types (pyrefly)
 	@echo "==> Checking types: pyrefly check"
 	@$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 
+bazel: $(VENV)/ready ## check BUILD (buildifier, Bazel), as far as these are there
+	@echo "==> Checking BUILD $(ON)"
+	@.ci/check_build $(BIN)
+
+dist: $(VENV)/ready ## build the wheel and the sdist, and check them
+	@echo "==> Building dist/*, and trying the wheel in an empty environment"
+	@.ci/build_dist $(BIN)
+
 bench: $(VENV)/ready ## print the benchmarks' tables
 	@for bench in benchmarks/*.py; do \
 	  echo "==> Running $$bench $(ON)"; \
 	  $(BIN)/python $$bench $(ARGS) || exit; \
 	done
+
+notebooks: $(VENV)/ready ## run the notebooks; ARGS=--store keeps the outputs
+	@echo "==> Running the notebooks $(ON)"
+	@$(BIN)/python notebooks/run.py $(ARGS)
 
 docs: $(VENV)/ready ## build the pages of docs/ with sphinx
 	@echo "==> Building build/docs/index.html, warnings being errors"

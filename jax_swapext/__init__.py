@@ -71,10 +71,11 @@ del _cpu, _cuda, _pallas, _tpu
 _LAZY = ("examples", "mosaic_gpu", "testing")
 
 
-def __getattr__(name: str) -> _types.ModuleType:
-  if name in _LAZY:
-    return _importlib.import_module(f"jax_swapext.{name}")
-  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # To a type checker, any name would be a module then.
+  def __getattr__(name: str) -> _types.ModuleType:
+    if name in _LAZY:
+      return _importlib.import_module(f"jax_swapext.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

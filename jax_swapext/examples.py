@@ -80,7 +80,7 @@ def dispatch(
   slot = jnp.where(fits, expert * capacity + position, rows).astype(np.int32)
   buffers = jnp.zeros((rows, x.shape[1]), x.dtype)
   buffers = buffers.at[slot].set(x, mode="drop", unique_indices=True)
-  return buffers.reshape(num_experts, capacity, -1), slot
+  return buffers.reshape(num_experts, capacity, x.shape[1]), slot
 
 
 def bincount(x: jax.Array, length: int) -> jax.Array:
@@ -300,11 +300,11 @@ def hash_find(table: jax.Array, key: jax.Array) -> jax.Array:
 
 def _hash(key, slots):
   """The upper bits of a product with 2**32 / golden ratio."""
-  bits = slots.bit_length() - 1
-  if slots != 1 << bits:
+  if slots.bit_count() != 1:
     raise ValueError(
         f"hash table: wanted a power of two as number of slots, got {slots}"
     )
+  bits = slots.bit_length() - 1
   mixed = lax.convert_element_type(key, np.uint32) * np.uint32(0x9E3779B9)
   # Two shifts: by 32 at once is undefined, for a table of one slot.
   return ((mixed >> 1) >> np.uint32(31 - bits)).astype(np.int32)

@@ -56,10 +56,13 @@ _CALLS = {
     "WriteEffect": (0,),
     "Primitive": ("name",),
     "insert_pvary_for_write": (None, None),
-    "AccumEffect": (0,),
     "replace_eqns": (None, ()),
     "trace_thunk": (None, None),
     "splice": (None,),
+    "discharge_call": (None, (), None),
+    "trace_on": (None, ()),
+    "eval_jaxpr": (None, ()),
+    "evaluate_where_not_staged": (None,),
 }
 
 # Attributes that the library reads from a private class.

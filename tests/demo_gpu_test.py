@@ -26,11 +26,16 @@ from jax_swapext._src import demo_gpu
 
 
 def said():
-  """What the demo prints of the warp store, and the failures it counts."""
+  """What the demo prints of the warp store, and the attempts."""
   stdout = io.StringIO()
-  with contextlib.redirect_stdout(stdout):
-    failures = main._say_warp_store()
-  return stdout.getvalue(), failures
+  with (
+      contextlib.redirect_stdout(stdout),
+      contextlib.redirect_stderr(io.StringIO()),
+  ):
+    attempts = list(main._warp_store_attempts())
+    for attempt in attempts:
+      main._say_attempt(attempt)
+  return stdout.getvalue(), attempts
 
 
 class DemoGpuTest(absltest.TestCase):
@@ -40,28 +45,29 @@ class DemoGpuTest(absltest.TestCase):
       "JAX's CUDA plugin, which holds the compiler, is missing",
   )
   def test_compiled(self):
-    text, failures = said()
-    self.assertEmpty(failures)
+    text, (stock, ours) = said()
+    self.assertFalse(ours.is_failure)
+    self.assertEqual(ours.ptx, ours.detail)
     self.assertRegex(text, r"ours .* compiles\n +st\.shared\.v4\.b32 [^;]*;\n$")
+    self.assertIsNone(stock.ptx)
     self.assertRegex(text, r"stock .* refused\n +NotImplementedError: Can only")
     self.assertLessEqual(max(map(len, text.splitlines())), 80)
 
   def test_no_compiler(self):
     with mock.patch.object(demo_gpu, "is_available", lambda: False):
-      text, failures = said()
-    self.assertEmpty(failures)
+      text, attempts = said()
+    self.assertEmpty(attempts)
     self.assertIn("pip install jax-cuda13-plugin", text)
 
   def test_dead_compiler_fails(self):
     with (
-        mock.patch.object(compile_for, "check_installed"),
+        mock.patch.object(compile_for, "check_target"),
         mock.patch.object(demo_gpu, "is_available", lambda: True),
         mock.patch.object(sys, "executable", "/bin/false"),
     ):
-      text, failures = said()
+      text, (_, ours) = said()
     self.assertIn("with status 1", text)
-    self.assertLen(failures, 1)
-    self.assertStartsWith(failures[0], "FAILED warp store: jsx.store: refused")
+    self.assertTrue(ours.is_failure)
 
 
 if __name__ == "__main__":

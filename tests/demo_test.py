@@ -15,6 +15,7 @@
 
 import contextlib
 import io
+import json
 import os
 import pathlib
 import re
@@ -26,6 +27,7 @@ from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import jax
 import jax_swapext
 from jax_swapext import __main__ as main
 from jax_swapext._src import demo
@@ -33,9 +35,17 @@ from jax_swapext._src import demo
 ROOT = pathlib.Path(jax_swapext.__file__).resolve().parents[1]
 NAMES = ("histogram", "scalar swap", "ragged tail")
 
+# Compilers take their time, and have nothing to do with most of what is tested.
+WITHOUT_COMPILERS = """
+from jax_swapext._src import demo_gpu
+from jax_swapext._src import demo_tpu
+
+demo_gpu.is_available = demo_tpu.is_available = lambda: False
+"""
+
 # Clears all results of an operation's rule, then runs the demo. A rule has to
 # be exchanged where the interpreter looks it up, which is private.
-BROKEN = """
+BROKEN = WITHOUT_COMPILERS + """
 import runpy
 import jax
 import jax.numpy as jnp
@@ -52,7 +62,7 @@ runpy.run_module("jax_swapext", run_name="__main__")
 """
 
 # The same, but the rule raises.
-RAISING = """
+RAISING = WITHOUT_COMPILERS + """
 import runpy
 from jax._src.state import discharge
 import jax_swapext as jsx
@@ -61,6 +71,24 @@ def refuse(*args, **kwargs):
   raise NotImplementedError("not today. Come back tomorrow.")
 
 discharge._discharge_rules[jsx.{primitive}] = refuse
+runpy.run_module("jax_swapext", run_name="__main__")
+"""
+
+JSON = """
+import sys
+from jax_swapext import __main__ as main
+
+sys.exit(main.main(["--json"]))
+"""
+
+# No rule of ours for stores in kernels of a TPU's TensorCore.
+UNREGISTERED = WITHOUT_COMPILERS + """
+import runpy
+from jax._src.pallas.mosaic import core
+from jax._src.pallas.mosaic import lowering
+import jax_swapext as jsx
+
+del lowering.lowering_rules[core.CoreType.TC][jsx.swap_p]
 runpy.run_module("jax_swapext", run_name="__main__")
 """
 
@@ -115,6 +143,43 @@ class DemoTest(parameterized.TestCase):
     self.assertNotIn("FAILED", done.stdout)
     self.assertNotIn("\x1b", done.stdout + done.stderr)
     self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80)
+
+  def test_json(self):
+    done = run("-c", WITHOUT_COMPILERS + JSON)
+    self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+    report = json.loads(done.stdout)
+    self.assertEqual(report["versions"]["jax"], jax.__version__)
+    self.assertEqual(report["jax_platforms"], "cpu")
+    self.assertEqual(report["backends"]["cpu"]["kind"], "cpu")
+    self.assertFalse(report["extras"]["tpu"]["compiler"])
+    self.assertEqual(report["missing_rules"], [])
+    self.assertEqual(report["failures"], [])
+    kernels = {kernel["name"]: kernel for kernel in report["kernels"]}
+    self.assertSequenceEqual(
+        tuple(kernels), (*NAMES, "positions", "warp store")
+    )
+    # What a person reads says the same.
+    rows = demo_rows(done.stderr)
+    for name in NAMES:
+      self.assertIn(f"{name}: {kernels[name]['title']}\n", done.stderr)
+      for attempt in kernels[name]["attempts"]:
+        status, _ = rows[name][attempt["library"], attempt["place"]]
+        self.assertEqual(attempt["status"], status)
+        self.assertIsNone(attempt["milliseconds"])
+    for attempt in kernels["positions"]["attempts"]:
+      self.assertEqual(attempt["status"], "right")
+      self.assertGreater(attempt["milliseconds"], 0)
+
+  def test_unregistered_rule_fails(self):
+    done = run("-c", UNREGISTERED)
+    self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+    self.assertRegex(
+        done.stdout,
+        r"(?m)^FAILED rules: TPU TensorCore: no rule for swap_p \(store, swap",
+    )
+    self.assertRegex(
+        done.stdout, "(?m)^FAILED scalar swap: jsx.swap, lowered for TPU: ref"
+    )
 
   @parameterized.named_parameters(
       ("histogram", "atomic_rmw_p", "histogram"),

@@ -13,40 +13,55 @@
 # limitations under the License.
 """What `python -m jax_swapext` says of kernels compiled for a TPU."""
 
-import importlib.util
+import contextlib
+import io
 import shutil
 import sys
 from unittest import mock
 
 from absl.testing import absltest
+from jax_swapext import __main__ as main
+from jax_swapext._src import compile_for
+from jax_swapext._src import demo
 from jax_swapext._src import demo_tpu
 import pytest
 
 _TEXT = b"A line,\nand another one.\n" * 40
 
 
+def attempts():
+  """For each kernel what is tried, on a TPU that is not there last of all."""
+  with contextlib.redirect_stderr(io.StringIO()):
+    return {e.name: list(main._attempts(e)) for e in demo.demos(_TEXT)}
+
+
 class DemoTpuTest(absltest.TestCase):
   @pytest.mark.slow
   def test_kernels_are_compiled(self):
-    title, *rows = demo_tpu.report(_TEXT)
-    self.assertIn("v6e", title)
-    self.assertLen(rows, 2, rows)
-    for name, row in zip(("scalar swap", "ragged tail"), rows, strict=True):
-      self.assertRegex(row, rf"^  {name} +jsx\..* [1-9]\d+ bundles$")
+    found = attempts()
+    self.assertLen(found, 3)
+    for name in ("scalar swap", "ragged tail"):
+      with self.subTest(name):
+        last = found[name][-1]
+        self.assertEqual((last.library, last.place), ("ours", "for tpu-v6e"))
+        self.assertEqual(last.status, "compiles")
+        self.assertGreater(last.bundles, 0)
+        self.assertEqual(last.detail, f"{last.bundles} bundles")
 
   def test_without_libtpu(self):
-    with mock.patch.object(importlib.util, "find_spec", return_value=None):
-      _, line = demo_tpu.report(_TEXT)
-    self.assertIn("pip install 'jax_swapext[tpu]'", line)
+    with mock.patch.object(demo_tpu, "is_available", return_value=False):
+      for tried in attempts().values():
+        self.assertNotIn("for tpu-v6e", [a.place for a in tried])
 
-  def test_a_dead_child_is_reported(self):
+  def test_a_dead_child_fails(self):
     # Stands for a compiler that aborts: it reads nothing and says nothing.
     with (
       mock.patch.object(sys, "executable", shutil.which("false")),
-      mock.patch.object(importlib.util, "find_spec"),
+      mock.patch.object(compile_for, "check_target"),
     ):
-      _, *lines = demo_tpu.report(_TEXT)
-    self.assertIn("with status 1", " ".join(lines))
+      last = demo_tpu.attempt(demo.demos(_TEXT)[1])
+    self.assertTrue(last.is_failure)
+    self.assertIn("with status 1", last.detail)
 
 
 if __name__ == "__main__":

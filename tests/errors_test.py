@@ -21,9 +21,12 @@ from cases import OPS
 from cases import named
 import jax
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
 import jax.numpy as jnp
 import jax_swapext as jsx
+from jax_swapext import testing
 import numpy as np
+import pytest
 
 MUTATING = tuple(op for op in OPS if op is not cases.LOAD)
 
@@ -74,6 +77,30 @@ class OperandsTest(Refusals):
 
     words = [op.name, "int32", "bfloat16"]
     self.assertRefuses(TypeError, words, jax.jit(f), *values)
+
+  @parameterized.named_parameters(*named(*MUTATING))
+  def test_python_float_for_integers(self, op):
+    values = [1.5] * op.operands
+    words = ["int32", "as the Ref is", "got 1.5, a Python float"]
+    self.assertOpRefuses(TypeError, op, words, _ref(), (0, 0), *values)
+
+  @parameterized.named_parameters(*named(*MUTATING))
+  def test_64_bits_without_x64(self, op):
+    with jax.enable_x64(True):
+      ref = _ref("int64")
+    words = ["int64", "jax_enable_x64"]
+    for value in (1, jnp.asarray(1) * 1):
+      values = [value] * op.operands
+      self.assertOpRefuses(TypeError, op, words, ref, (0, 0), *values)
+
+  @parameterized.named_parameters(*named(*OPS))
+  def test_array_for_a_ref(self, op):
+    way_out = f"jsx.{op.fetch_name}" if op.is_atomic else "jsx.fetch_xchg"
+    way_out = "x[idx]" if op is cases.LOAD else way_out
+    self.assertOpRefuses(
+        TypeError, op, ["wanted a Ref first", "int32[3]", way_out],
+        jnp.zeros(3, "int32"), 0, *_operands(op),
+    )
 
   @parameterized.named_parameters(*named(*OPS))
   def test_numpy_scalar_is_not_weak(self, op):
@@ -376,6 +403,23 @@ class FetchTest(Refusals):
     )
 
 
+  @parameterized.named_parameters(
+      ("tpu", "tpu-v6e", pl.pallas_call),
+      ("triton", "h100", pl.pallas_call),
+      ("mosaic_gpu", "h100", lambda body, x: plgpu.kernel(body, out_type=x)),
+  )
+  @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
+  def test_in_a_kernel(self, target, kernel):
+    def body(x_ref, o_ref):
+      _, o_ref[...] = jsx.fetch_xor(x_ref[...], x_ref[...], 1)
+
+    x = jax.ShapeDtypeStruct((128,), jnp.int32)
+    self.assertRefuses(
+        NotImplementedError, ["fetch_xor", "kernel", "jsx.atomic_xor on a Ref"],
+        testing.compile_for, target, kernel(body, x), x,
+    )
+
+
 class OddArgumentsTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
@@ -407,11 +451,25 @@ class OddArgumentsTest(parameterized.TestCase):
     jsx.store(ref, 1, float("nan"))
     self.assertTrue(np.isinf(ref[0]) and np.isnan(ref[1]))
 
-  def test_symbolic_shape(self):
+  @parameterized.named_parameters(
+      ("table", "swap", lambda n, x: jsx.swap(jax.new_ref(n), ..., n)),
+      ("index_of_a_ref", "load",
+       lambda n, x: jsx.load(jax.new_ref(x), n.astype(int))),
+      ("index_of_an_array", "fetch_add",
+       lambda n, x: jsx.fetch_add(x, n.astype(int), 1.0)),
+      ("batch_of_refs", "swap",
+       jax.vmap(lambda n, x: jsx.swap(jax.new_ref(x + n), 0, n), (0, None))),
+      ("batch_of_arrays", "fetch_update",
+       jax.vmap(lambda n, x: jsx.fetch_add(x + n, np.arange(2), n), (0, None))),
+  )
+  def test_symbolic_shape(self, name, access):
     size, = jax.export.symbolic_shape("n,")
-    x = jax.ShapeDtypeStruct((size,), np.float32)
-    with self.assertRaisesRegex(NotImplementedError, "swap: wanted a static"):
-      jax.eval_shape(lambda x: jsx.swap(jax.new_ref(x), ..., x), x)
+    with self.assertRaisesRegex(
+        NotImplementedError, f"{name}: .*wanted .* static .* Export once"
+    ):
+      jax.eval_shape(
+          access, jax.ShapeDtypeStruct((size,), np.float32), np.ones(4, "f4")
+      )
 
 
 if __name__ == "__main__":

@@ -80,6 +80,13 @@ class ExamplesTest(parameterized.TestCase):
       filled[e] += 1
     np.testing.assert_array_equal(buffers, want)
 
+  @parameterized.parameters((0, 3, 2), (4, 3, 0), (4, 0, 2))
+  def test_dispatch_of_nothing(self, tokens, experts, capacity):
+    x, expert = jnp.ones((tokens, 5)), jnp.zeros(tokens, np.int32)
+    buffers, slot = examples.dispatch(x, expert, experts, capacity)
+    np.testing.assert_array_equal(buffers, np.zeros((experts, capacity, 5)))
+    np.testing.assert_array_equal(slot, np.full(tokens, experts * capacity))
+
   def test_bincount(self):
     x = np.random.default_rng(0).integers(0, 40, (30, 20))
     want = np.bincount(x.reshape(-1), minlength=40)[:33]
@@ -171,9 +178,12 @@ class HashTableTest(parameterized.TestCase):
     self.assertEqual((np.asarray(slot) == -1).sum(), 2)
     self.assertNotIn(examples.EMPTY, table.tolist())
 
-  def test_number_of_slots(self):
-    with self.assertRaisesRegex(ValueError, "power of two.* got 12"):
-      examples.hash_insert(jnp.full(12, -1, np.int32), np.zeros(1, np.int32))
+  @parameterized.parameters(0, 12)
+  def test_number_of_slots(self, slots):
+    with self.assertRaisesRegex(ValueError, f"power of two.* got {slots}"):
+      examples.hash_insert(
+          jnp.full(slots, examples.EMPTY), np.zeros(1, np.int32)
+      )
 
 
 if __name__ == "__main__":

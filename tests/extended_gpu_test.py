@@ -29,6 +29,7 @@ import pytest
 import stock_gpu_corpus
 
 _SEMANTICS = ("Lane", "Warpgroup")
+OWN = extended_gpu_kernels.OWN
 
 _needs_compiler = unittest.skipUnless(
     gpu_compile.available(),
@@ -79,6 +80,30 @@ class ExtendedGpuTest(parameterized.TestCase):
     message = messages[_SEMANTICS.index(semantics)]
     with self.assertRaisesRegex(gpu_compile.CompileError, message):
       _compiler().compile(extended_gpu_kernels.extended, name, semantics)
+
+  @parameterized.product(name=list(OWN), semantics=_SEMANTICS)
+  @_needs_compiler
+  @pytest.mark.slow
+  def test_own_executed(self, name, semantics):
+    x, message = OWN[name].x(), OWN[name].stock[_SEMANTICS.index(semantics)]
+    if message:
+      with self.assertRaisesRegex(gpu_compile.CompileError, message):
+        _compiler().compile(extended_gpu_kernels.own_of_stock, name, semantics)
+    kernel = _compiler().compile(extended_gpu_kernels.own, name, semantics)
+    [out], report = kernel.run(x, seed=0)
+    self.assertEmpty(report.races)
+    wanted = x.copy()
+    OWN[name].wanted(wanted)
+    np.testing.assert_array_equal(out, wanted)
+
+  @parameterized.parameters(*OWN)
+  def test_own_interpreted(self, name):
+    params = getattr(plgpu, "InterpretGPUParams", None) or plgpu.InterpretParams
+    function, _ = extended_gpu_kernels.own(name, "Lane", interpret=params())
+    wanted = OWN[name].x()
+    got = jax.jit(function)(wanted.copy())
+    OWN[name].wanted(wanted)
+    np.testing.assert_array_equal(got, wanted)
 
   @parameterized.parameters(*extended_gpu_kernels.WORKS)
   def test_interpreted(self, name):

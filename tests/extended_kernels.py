@@ -25,6 +25,7 @@ from typing import Any
 import jax
 from jax import lax
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import tpu_sc as plsc
 from jax.experimental.pallas import triton as pltriton
@@ -292,6 +293,59 @@ def array_to_smem(i, x, o):
   o[...] = x[...] + 1.0
 
 
+@_kernel("", lambda i, x, o: _set(o, ..., np.where(x > 0, x, 3)))
+def masked_load_with_a_scalar(i, x, o):
+  o[...] = pltriton.load(x, mask=x[...] > 0, other=3.0)
+
+
+@_kernel(
+  "same shape", lambda i, x, o: _set(o, 3, np.where(x[5, :1] > 0, 7, o[3]))
+)
+def masked_store_by_a_column(i, x, o):
+  value = jnp.full((1, 128), 7.0)
+  mask = x[pl.ds(5, 1), pl.ds(0, 1)] > 0
+  pltriton.store(o.at[pl.ds(3, 1)], value, mask=mask)
+
+
+_MIXED = "Triton-specific primitive"
+
+
+@_kernel(_MIXED, lambda i, x, o: _set(o, (0, slice(0, 4)), x[:8:2, 5]),
+         kind=RuntimeError)
+def load_by_an_array_and_a_scalar(i, x, o):
+  rows = 2 * lax.broadcasted_iota(jnp.int32, (1, 4), 1)[0]
+  o[0, pl.ds(0, 4)] = x[rows, 5]
+
+
+@_kernel(_MIXED, lambda i, x, o: _set(o, (slice(0, 8, 2), 3), x[1, :4]),
+         kind=RuntimeError)
+def store_by_an_array_and_a_scalar(i, x, o):
+  rows = 2 * lax.broadcasted_iota(jnp.int32, (1, 4), 1)[0]
+  o[rows, i[0]] = x[1, pl.ds(0, 4)]
+
+
+@_kernel("atomic_rmw", lambda i, x, o: _set(
+  o, ..., np.where(x > 0, np.maximum(o, -x), o)), dtype=np.int32)
+def masked_atomic_max(i, x, o):
+  value = x[...]
+  pltriton.atomic_max(o, ..., -value, mask=value > 0)
+
+
+def _exchanged(i, x, o):
+  o[0, 0], o[3, 5] = o[3, 5], 9
+
+
+@_kernel("__jax_array__", _exchanged)
+def compare_and_swap(i, x, o):
+  held = x[3, 5]
+  o[0, 0] = pltriton.atomic_cas(o.at[i[0], i[1]], held, jnp.float32(9))
+
+
+@_kernel("mgpu_atomic_store", lambda i, x, o: _set(o, 5, o[5] + x[3]))
+def atomic_add_of_mosaic_gpu(i, x, o):
+  plgpu.atomic_add(o.at[pl.ds(i[1], 1)], x[pl.ds(i[0], 1)])
+
+
 TENSORCORE = dict(_TABLE)
 
 
@@ -370,6 +424,94 @@ def _sc_masked_load(hbm, x, o):
   o[pl.ds(0, LANES)] = jnp.where(mask, loaded, 0.0)
 
 
+def _sc_masked_load_other(hbm, x, o):
+  mask = x[pl.ds(0, LANES)] > 0
+  o[pl.ds(0, LANES)] = pltriton.load(
+    x.at[pl.ds(8, LANES)], mask=mask, other=3.0
+  )
+
+
+def _sc_gather_from_hbm(hbm, x, o):
+  o[pl.ds(0, LANES)] = plsc.load_gather(hbm, [lax.iota(jnp.int32, LANES) * 5])
+
+
+def _sc_scalar_of_a_view(hbm, x, o):
+  o[pl.ds(0, LANES)] = jnp.full((LANES,), x.at[pl.ds(8, 16)][3])
+
+
+def _sc_scalar_to_a_view(hbm, x, o):
+  o.at[pl.ds(8, 16)].at[pl.ds(4, 8)][3] = 7.0
+
+
+def _sc_addupdate_of_a_view(hbm, x, o):
+  jax.ref.addupdate(o.at[pl.ds(8, 16)], pl.ds(0, LANES, 2), x[pl.ds(0, LANES)])
+
+
+def _sc_compare_and_swap(hbm, x, o):
+  pltriton.atomic_cas(o.at[3], x[3], 9.0)
+
+
+def _sc_lane(x):
+  return x[pl.ds(0, LANES)]
+
+
+def _sc_gather(hbm, x, o):
+  at = lax.iota(jnp.int32, LANES) * 5
+  o[pl.ds(0, LANES)] = plsc.load_gather(x.at[pl.ds(2, 40)], [at])
+
+
+def _sc_scatter(hbm, x, o):
+  at = lax.iota(jnp.int32, LANES) * 5
+  plsc.store_scatter(o, [at], _sc_lane(x), mask=_sc_lane(x) > 0)
+
+
+def _sc_addupdate_scatter(hbm, x, o):
+  plsc.addupdate_scatter(o, [lax.iota(jnp.int32, LANES) // 3], _sc_lane(x))
+
+
+def _sc_compress(hbm, x, o):
+  lane = _sc_lane(x)
+  plsc.store_compressed(o.at[pl.ds(8, LANES)], lane, mask=lane > 0)
+
+
+def _sc_addupdate_compressed(hbm, x, o):
+  lane = _sc_lane(x)
+  plsc.addupdate_compressed(o.at[pl.ds(8, LANES)], lane, mask=lane > 0)
+
+
+def _sc_expand(hbm, x, o):
+  mask = _sc_lane(x) > 0
+  loaded = plsc.load_expanded(x.at[pl.ds(8, LANES)], mask=mask)
+  o[pl.ds(0, LANES)] = jnp.where(mask, loaded, 0.0)
+
+
+def _scattered(x):
+  o = x.copy()
+  o[: 5 * LANES : 5] = np.where(x[:LANES] > 0, x[:LANES], o[: 5 * LANES : 5])
+  return o
+
+
+def _added(x, at, value):
+  o = x.copy()
+  np.add.at(o, at, value)
+  return o
+
+
+def _compressed(x, start):
+  """`start` with what is positive, in order, from 8 on."""
+  kept = x[:LANES][x[:LANES] > 0]
+  o = start.copy()
+  o[8 : 8 + len(kept)] = kept
+  return o
+
+
+def _expanded(x):
+  o, mask = x.copy(), x[:LANES] > 0
+  o[:LANES] = 0
+  o[:LANES][mask] = x[8 : 8 + mask.sum()]
+  return o
+
+
 def _changed(x, index, value):
   o = x.copy()
   o[index] = value
@@ -428,7 +570,48 @@ SPARSECORE = {
     ),
     "masked_load",
   ),
+  "masked_load_with_a_scalar": (
+    _sc_masked_load_other,
+    lambda x: _changed(
+      x, slice(0, _N), np.where(x[:_N] > 0, x[8 : 8 + _N], 3)
+    ),
+    "masked_load",
+  ),
+  "gather_from_hbm": (
+    _sc_gather_from_hbm,
+    lambda x: _changed(x, slice(0, _N), x[: 5 * _N : 5]),
+    "hbm",
+  ),
+  "scalar_of_a_view": (
+    _sc_scalar_of_a_view, lambda x: _changed(x, slice(0, _N), x[11]), "scalars"
+  ),
+  "scalar_to_a_view": (
+    _sc_scalar_to_a_view, lambda x: _changed(x, 15, 7), "scalars"
+  ),
+  "addupdate_of_a_view": (
+    _sc_addupdate_of_a_view,
+    lambda x: _added(x, slice(8, 8 + 2 * _N, 2), x[:_N]),
+    "addupdate",
+  ),
+  "compare_and_swap": (
+    _sc_compare_and_swap, lambda x: _changed(x, 3, 9), "__jax_array__"
+  ),
 }  # fmt: skip
+
+# What vector subcores lower, but their interpreter does not know.
+SPARSECORE_INTERPRETED = {
+  "gather": (_sc_gather, lambda x: _changed(x, slice(0, _N), x[2:42:5])),
+  "scatter": (_sc_scatter, _scattered),
+  "addupdate_scatter": (
+    _sc_addupdate_scatter, lambda x: _added(x, np.arange(_N) // 3, x[:_N])
+  ),
+  "compress": (_sc_compress, lambda x: _compressed(x, x)),
+  "addupdate_compressed": (
+    _sc_addupdate_compressed,
+    lambda x: x + _compressed(x, np.zeros_like(x)),
+  ),
+  "expand": (_sc_expand, _expanded),
+}
 
 
 def decorated():

@@ -15,7 +15,9 @@
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import jax
 import jax_swapext as jsx
+import stock_meshes
 import stock_modules
 
 _KERNELS = [
@@ -38,8 +40,23 @@ class ModulesTest(parameterized.TestCase):
     ]
     wanted = stock_modules.modules(backend, *stock)
     self.assertNotEmpty(wanted)
-    with jsx.extend_everywhere():
+    with jax.enable_checks(True), jsx.extend_everywhere():
       got = stock_modules.modules(backend, *extended)
+    self.assertEqual(got, wanted)
+
+  @parameterized.parameters(*(
+      (backend, make)
+      for backend, kernels in stock_meshes.MESHES.items()
+      for make in kernels.values()
+  ))
+  def test_same_module_on_a_mesh(self, backend, make):
+    stock = lambda kernel: kernel
+    wanted = stock_modules.modules(backend, *make(stock))
+    self.assertNotEmpty(wanted)
+    got = stock_modules.modules(backend, *make(jsx.extended))
+    self.assertEqual(got, wanted)
+    with jsx.extend_everywhere():
+      got = stock_modules.modules(backend, *make(stock))
     self.assertEqual(got, wanted)
 
 

@@ -21,6 +21,7 @@ import warnings
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import extended_forms
 import extended_kernels as kernels
 import jax
 from jax import lax
@@ -91,6 +92,19 @@ class RefusedByStockTest(parameterized.TestCase):
     with self.assertRaisesRegex(Exception, message):
       mosaic_ir.lower(run(_stock), x)
     got = mosaic_ir.evaluate(run(jsx.extended), x)
+    np.testing.assert_array_equal(got, wanted(x))
+
+  @parameterized.parameters(*kernels.SPARSECORE_INTERPRETED)
+  def test_sparsecore_not_interpreted_by_stock(self, name):
+    body, wanted = kernels.SPARSECORE_INTERPRETED[name]
+    x = np.random.default_rng(0).integers(-8, 9, 64).astype(np.float32)
+    lowered = lambda x: kernels.vector_kernel(body, jsx.extended)(x)
+    np.testing.assert_array_equal(mosaic_ir.evaluate(lowered, x), wanted(x))
+    with tpu_compiler.target("v6e"):
+      interpret = pltpu.InterpretParams()
+      with self.assertRaises((TypeError, NotImplementedError)):
+        kernels.vector_kernel(body, _stock, interpret=interpret)(x)
+      got = kernels.vector_kernel(body, jsx.extended, interpret=interpret)(x)
     np.testing.assert_array_equal(got, wanted(x))
 
   @parameterized.parameters(*_SPARSECORE)
@@ -327,6 +341,34 @@ class DecoratorTest(parameterized.TestCase):
     self.assertRegex(
         text, "atomic_add: wanted an atomic update of HBM.*fetch_.* outside"
     )
+
+
+class FormsTest(parameterized.TestCase):
+
+  @parameterized.parameters(*extended_forms.FORMS)
+  def test_as_without_the_decorator(self, name):
+    form = extended_forms.FORMS[name]
+    np.testing.assert_array_equal(form(jsx.extended), form(_stock))
+
+  def test_what_runs_later_is_refused(self):
+    def generator(o):
+      yield o[0]
+
+    async def coroutine(o):
+      del o
+
+    for kernel in (generator, coroutine, 3):
+      with self.assertRaisesRegex(TypeError, "extended: wanted a function"):
+        jsx.extended(kernel)
+
+  def test_an_exception_ends_it(self):
+    def kernel(o):
+      raise ZeroDivisionError
+
+    with self.assertRaises(ZeroDivisionError):
+      pl.pallas_call(jsx.extended(kernel), _spec())()
+    with self.assertRaises(ValueError):  # Stock's, of what it refuses.
+      mosaic_ir.lower(pl.pallas_call(_scalars, _spec()), _spec())
 
 
 class TransformsTest(parameterized.TestCase):

@@ -68,6 +68,42 @@ class MosaicTpuInterpretTest(parameterized.TestCase):
     np.testing.assert_array_equal(call(x), want)
     np.testing.assert_array_equal(jax.vmap(call)(jnp.stack([x, -x]))[0], want)
 
+  # JAX's interpreter takes rows past the shortest axis for out of bounds.
+  @parameterized.product(
+    form=(
+      ((5, 4, 4), None),
+      ((9, 5), (slice(1, 9, 2), slice(0, 2))),
+      ((3, 9, 2), (1, pl.ds(1, 5))),
+    ),
+    op=(jsx.store, jsx.swap, jsx.atomic_xchg, jsx.atomic_max),
+  )
+  def test_masked_region_with_more_rows_than_columns(self, form, op):
+    shape, idx = form
+    x = cases.tame(np.float32, shape)
+    want = x.copy()
+    view = want if idx is None else want[
+      tuple(slice(i.start, i.start + i.size) if isinstance(i, pl.Slice) else i
+            for i in idx)
+    ]
+    value = cases.tame(np.float32, view.shape, seed=1)
+    mask = np.random.default_rng(0).random(view.shape) < 0.6
+    result = np.maximum(view, value) if op is jsx.atomic_max else value
+
+    def body(x, value, mask, o, old):
+      o[...] = x[...]
+      got = op(o, idx, value[...], mask=mask[...])
+      old[...] = jnp.zeros(old.shape) if got is None else got
+
+    new, old = pl.pallas_call(
+      body,
+      out_shape=[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (x, value)],
+      interpret=pltpu.InterpretParams(),
+    )(x, value, mask)
+    reads = op is not jsx.store
+    np.testing.assert_array_equal(old, np.where(mask & reads, view, 0))
+    view[...] = np.where(mask, result, view)
+    np.testing.assert_array_equal(new, want)
+
   def test_bitcast_and_reshaped_views(self):
     def body(x, o):
       o[...] = x[...]

@@ -112,7 +112,8 @@ _FORMS = {
     'integer arrays, order="index"': dict(
         shape=(64,), index=_ARRAY, kwargs=(("order", "index"),)),
     "sizes that are no powers of two": dict(shape=(33,), viewed=False),
-    "views of views": dict(viewed=True),
+    "views of elements as larger or smaller ones": dict(
+        shape=(2, 32), viewed=True),
 }
 
 _ROWS = [row for row in jsx.support() if row.place == "Pallas Triton"]

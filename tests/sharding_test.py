@@ -216,6 +216,34 @@ class ShardingTest(parameterized.TestCase):
           op.check((result, ref[...]), x, *args)
 
   @on_eight_devices
+  def test_ref_sharded_on_explicit_axes(self):
+    x, mesh = np.arange(128.0, dtype=np.float32), self._mesh(AxisType.Explicit)
+    x = x.reshape(8, 16)
+    rows = np.array([1, 1, 5])
+    accesses = (
+        (jsx.atomic_add, (3,), (16,)),
+        (jsx.atomic_max, rows, (3, 16)),
+        (jsx.atomic_add, (slice(None), rows), (8, 3)),
+        (jsx.atomic_add, slice(2, 6), (4, 16)),
+    )
+    for (op, idx, shape), spec in itertools.product(
+        accesses, (P("d"), P(None, "d"))
+    ):
+
+      def f(x, v, idx=idx, op=op):
+        ref = jax.new_ref(x)
+        old = op(ref, idx, v)
+        return (old**2).sum() + (ref[...] ** 3).sum()
+
+      with self.subTest(f"{op.__name__} {idx} {spec}"):
+        v = np.full(shape, 40, np.float32)
+        want = jax.grad(f, (0, 1))(x, v)
+        with jax.set_mesh(mesh):
+          got = jax.jit(jax.grad(f, (0, 1)))(jax.device_put(x, spec), v)
+        for a, b in zip(got, want, strict=True):
+          np.testing.assert_allclose(a, b, rtol=1e-6)
+
+  @on_eight_devices
   def test_vmap_over_a_sharded_axis(self):
     mesh = self._mesh(AxisType.Explicit)
     sharded = jax.sharding.NamedSharding(mesh, P("d"))

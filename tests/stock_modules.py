@@ -169,6 +169,10 @@ def _tensorcore_strided(i, x, o, s):
   o[pl.ds(0, 8, 4), :] = x[pl.ds(1, 8, 2), :]
 
 
+def _tensorcore_strided_load(i, x, o, s):
+  o[pl.ds(0, 8), :] = x[pl.ds(1, 8, 3), :]
+
+
 def _smem_copy():
   smem = pl.BlockSpec(memory_space=pltpu.SMEM)
 
@@ -231,6 +235,12 @@ TENSORCORE = {
   },
   "grid": _tensorcore(_BODIES["whole"], grid=(2, 3)),
   "strided": _tensorcore(_tensorcore_strided, shape=(32, 128)),
+  "strided_narrow": _tensorcore(_tensorcore_strided, shape=(32, 4)),
+  "strided_packed": _tensorcore(
+    _tensorcore_strided_load, jnp.bfloat16, (32, 128)
+  ),
+  # libtpu refuses it in its own words.
+  "float16": _tensorcore(lambda i, x, o, s: _set(o, ..., x[...]), jnp.float16),
   "scalars_in_smem": _smem_copy,
   "pipelined": _pipelined,
   "inner_pipeline": _inner_pipeline,
@@ -290,6 +300,8 @@ SPARSECORE = {
       x, _LANE, jax.ref.swap(o, _LANE, x[pl.ds(8, 8)]))),
   "addupdate": _subcore(lambda x, o, s: plsc.addupdate(
       o.at[_LANE], x[pl.ds(8, 8)])),
+  "addupdate_in_loop": _subcore(lambda x, o, s: pl.loop(0, 8)(
+      lambda k: plsc.addupdate(o.at[pl.ds(k * 8, 8)], x[_LANE]))),
   "unused": _subcore(lambda x, o, s: x[_LANE] + 1.0),
   "chain": _subcore(lambda x, o, s: _set(
       o.at[pl.ds(8, 16)].at[pl.ds(8, 8)], ..., x.at[pl.ds(8, 8)][...])),
@@ -300,6 +312,18 @@ SPARSECORE = {
       o, pl.ds(16, 16), x[pl.ds(0, 16)]), jnp.bfloat16),
   "gather": _subcore(lambda x, o, s: _set(
       o, _LANE, plsc.load_gather(x, [lax.iota(jnp.int32, 8) * 3]))),
+  "masked_gather": _subcore(lambda x, o, s: _set(
+      o, _LANE, plsc.load_gather(
+          x.at[pl.ds(8, 32)], [lax.iota(jnp.int32, 8) * 3],
+          mask=x[_LANE] > 0))),
+  "compress": _subcore(lambda x, o, s: plsc.store_compressed(
+      o.at[_LANE], x[_LANE], mask=x[_LANE] > 0)),
+  "addupdate_compressed": _subcore(lambda x, o, s: plsc.addupdate_compressed(
+      o.at[_LANE], x[_LANE], mask=x[_LANE] > 0)),
+  "expand": _subcore(lambda x, o, s: _set(o, _LANE, plsc.load_expanded(
+      x.at[pl.ds(8, 8)], mask=x[_LANE] > 0))),
+  "store_scatter": _subcore(lambda x, o, s: plsc.store_scatter(
+      o, [lax.iota(jnp.int32, 8) * 3], x[_LANE], mask=x[_LANE] > 0)),
   "scatter": _subcore(lambda x, o, s: plsc.addupdate_scatter(
       o, [lax.iota(jnp.int32, 8) * 3], x[_LANE])),
 }  # fmt: skip
@@ -310,6 +334,8 @@ SPARSECORE = {
 _PLAIN = (
   "vector_add", "grid_scale", "through_smem", "reduce_sum", "exponential",
   "to_bfloat16", "integers", "bulk_copies", "two_warpgroups", "warp_scalars",
+  "atomic_add", "atomic_max",
+  "one_element",
 )  # fmt: skip
 
 MOSAIC_GPU = {
@@ -318,10 +344,11 @@ MOSAIC_GPU = {
   )
   for name in _PLAIN
   for semantics in ("Lane", "Warpgroup")
+  if (name, semantics) != ("atomic_max", "Warpgroup")  # Stock is wrong there.
 }
 
 
-def _triton(body, dtype=_F32, n=64):
+def _triton(body, dtype=_F32, shape=(64,)):
   def make():
     params = pltriton.CompilerParams()
 
@@ -330,11 +357,11 @@ def _triton(body, dtype=_F32, n=64):
       body(i, x, o)
 
     call = pl.pallas_call(
-      kernel, out_shape=_spec((n,), dtype), compiler_params=params,
+      kernel, out_shape=_spec(shape, dtype), compiler_params=params,
       input_output_aliases={2: 0},
     )  # fmt: skip
-    x = _spec((n,), dtype)
-    return call, [_spec((n,), jnp.int32), x, x]
+    x = _spec(shape, dtype)
+    return call, [_spec(shape[:1] or (8,), jnp.int32), x, x]
 
   return make
 
@@ -370,6 +397,15 @@ TRITON = {
       o, (), x[...], mask=_triton_mask(x))),
   "addupdate": _triton(lambda i, x, o: jax.ref.addupdate(
       o, pl.ds(0, 32), x[pl.ds(0, 32)])),
+  "atomic_masked_by_column": _triton(lambda i, x, o: pltriton.atomic_add(
+      o, (), x[...], mask=(i[...] > 3)[:, None]), shape=(8, 8)),
+  "masked_by_column": _triton(lambda i, x, o: pltriton.store(
+      o, pltriton.load(x, mask=(i[...] > 3)[:, None], other=0.0),
+      mask=(i[...] > 5)[:, None]), shape=(8, 8)),
+  "array_and_scalar": _triton(lambda i, x, o: _set(
+      o, (i[...], 2), x[3, i[...]]), shape=(8, 8)),
+  "compare_and_swap": _triton(lambda i, x, o: _set(
+      o, ..., pltriton.atomic_cas(o, x[...], 3)), jnp.int32, ()),
   "ops_softmax": _op(softmax.softmax, (8, 256)),
   "ops_rms_norm": _op(rms_norm.rms_norm, (2, 8, 256), (256,), (256,)),
 }  # fmt: skip

@@ -24,6 +24,7 @@ import jax
 from jax.experimental import pallas as pl
 import jax.numpy as jnp
 import jax_swapext as jsx
+from jax_swapext._src.pallas import registered
 import numpy as np
 import pytest
 
@@ -158,13 +159,26 @@ class SupportTest(parameterized.TestCase):
   def test_filters(self):
     [row] = jsx.support("fetch_xor", "CPU", "bfloat16")
     self.assertEqual((row.memory, row.supported), ("array", False))
-    self.assertEmpty(jsx.support("atomic_add", "nowhere"))
+    self.assertSequenceEqual(
+        jsx.support(jsx.atomic_add, "triton", jnp.bfloat16),
+        jsx.support("atomic_add", "Pallas Triton", "bfloat16"),
+    )
+    self.assertEqual(str(jsx.support("fetch_add", "warp")), "no such row")
+
+  @parameterized.named_parameters(
+      ("operation", ("atomic_ad",), "atomic_add, .*got 'atomic_ad'"),
+      ("fetch_load", ("fetch_load",), "got 'fetch_load'"),
+      ("place", (None, "H100"), "warp code, .*got 'H100'"),
+      ("dtype", (None, None, "f32"), "float32, .*got 'f32'"),
+  )
+  def test_unknown_filter(self, args, regex):
+    with self.assertRaisesRegex(ValueError, regex):
+      jsx.support(*args)
 
   def test_prints_as_a_table(self):
     lines = str(jsx.support("atomic_add")).splitlines()
     self.assertStartsWith(lines[0], "place")
     self.assertIn("row-major order", " ".join(" ".join(lines).split()))
-    self.assertEqual(str(jsx.support("nothing")), "no such row")
 
   def test_notebooks_show_every_row(self):
     matrix = jsx.support(place="CPU")
@@ -182,6 +196,20 @@ class SupportTest(parameterized.TestCase):
     self.assertStartsWith(title, "# What works where")
     # `make docs/support.md` writes it anew.
     self.assertEqual(f"## {rest}".rstrip(), jsx.support().markdown().rstrip())
+
+  def test_page_promises_what_is_registered(self):
+    page = pathlib.Path(__file__).parents[1] / "docs" / "support.md"
+    places = {place.lower(): place for place in registered.TABLES}
+    promises = []
+    for line in page.read_text().splitlines():
+      match line.replace(r"\|", " ").split(" | "):
+        case [heading] if heading.startswith("## "):
+          place = places[heading.removeprefix("## ").lower()]
+        case [memory, operations, _, "yes", _]:
+          memory = memory.removeprefix("| ")
+          promises += [(place, memory, o) for o in operations.split(", ")]
+    self.assertSameElements({p for p, *_ in promises}, registered.TABLES)
+    self.assertEmpty(registered.missing(promises))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import tpu_sc as plsc
+from jax.experimental.pallas import triton as pltriton
 import jax.numpy as jnp
 import jax_swapext as jsx
 from jax_swapext import testing
@@ -100,6 +101,7 @@ class CompileForTest(parameterized.TestCase):
     self.assertRegex(
         compiled.summary(), f"^{target}: {compiled.bundles} bundles"
     )
+    self.assertIn(compiled.summary(), repr(compiled))
 
   @pytest.mark.filterwarnings("ignore:Destination semaphore is ignored")
   @pytest.mark.slow
@@ -116,6 +118,17 @@ class CompileForTest(parameterized.TestCase):
     self.assertGreater(compiled.registers, 0)
     self.assertIsNone(compiled.bundles)
     self.assertRegex(compiled.summary(), "registers.*PTX instructions")
+
+  @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
+  @pytest.mark.slow
+  def test_pallas_triton(self):
+    kernel = pl.pallas_call(
+        lambda o_ref: jsx.store(o_ref, None, 7), _LINE,
+        compiler_params=pltriton.CompilerParams(),
+    )
+    compiled = testing.compile_for("h100", kernel)
+    self.assertRegex(compiled.ptx, r"(?s)\.target sm_90.*st\.global")
+    self.assertRegex(compiled.summary(), "PTX instructions")
 
   @parameterized.parameters("tpu-v5e", "h200")
   @pytest.mark.slow
@@ -159,15 +172,28 @@ class CompileForTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "tpu-v5e.*got 'tpu-v2'"):
       testing.compile_for("tpu-v2", lambda x: x, _LINE)
 
-  @parameterized.parameters(("tpu-v6e", "tpu"), ("b200", "cuda"))
-  def test_missing_compiler(self, target, extra):
+  @pytest.mark.slow
+  def test_static_arguments(self):
+    f = lambda n, x, name: {name: x + n}
+    for static_argnums in ((0, 2), (0, -1)):
+      compiled = testing.compile_for(
+          "tpu-v5e", f, 41, _LINE, "y", static_argnums=static_argnums
+      )
+      self.assertIn("41", compiled.module)
+    with self.assertRaisesRegex(ValueError, "static_argnums.*positional"):
+      testing.compile_for("tpu-v5e", f, 41, _LINE, "y", static_argnames="n")
+
+  @parameterized.parameters(
+      ("tpu-v6e", "libtpu"), ("b200", "jax-cuda13-plugin")
+  )
+  def test_missing_compiler(self, target, package):
     find = importlib.util.find_spec
     missing = lambda name: (
         None if name.startswith(("libtpu", "jax_plugins")) else find(name)
     )
     with mock.patch.object(importlib.util, "find_spec", missing):
       with self.assertRaisesRegex(
-          ModuleNotFoundError, rf"jax_swapext\[{extra}\]"
+          ModuleNotFoundError, f"pip install {package}$"
       ):
         testing.compile_for(target, lambda x: x, _LINE)
 
@@ -264,9 +290,20 @@ class KernelTestCaseTest(absltest.TestCase):
     self.assertLen(self.run_case(
         lambda case: refuses(case, "another reason", "stock")
     ), 1)
-    self.assertLen(self.run_case(
+    [text] = self.run_case(
         lambda case: refuses(case, "Cannot store scalars", "ours")
-    ), 1)
+    )
+    self.assertRegex(text, "v6e: [0-9]+ bundles.*wanted a refusal")
+
+  def test_unknown_target_is_no_refusal(self):
+    for check in (
+        lambda case: case.assertRefuses("wanted", store_scalar("stock"),
+                                        targets="tpu-v6"),
+        lambda case: case.assertCompiles(store_scalar("ours"),
+                                         targets="tpu-v6"),
+    ):
+      [text] = self.run_case(check)
+      self.assertIn("got 'tpu-v6'", text)
 
 
 if __name__ == "__main__":

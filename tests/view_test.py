@@ -136,6 +136,33 @@ class ChainTest(parameterized.TestCase):
       f()
 
 
+class KnownStartTest(parameterized.TestCase):
+  """Arrays of known value as starts, which JAX makes part of a tree's data."""
+
+  @parameterized.product(
+      view=(False, True) if _HAS_EAGER_VIEWS else (False,),
+      integer=(jnp.int32, lambda i: np.array(i, np.int8)),
+  )
+  def test_derivative(self, view, integer):
+
+    def f(x, i):
+      ref = jax.new_ref(x)
+      start = integer(i)
+      jsx.swap(ref.at[jax.ds(start, 4)] if view else ref, jax.ds(start, 2), 2.0)
+      return (ref[...] ** 2).sum()
+
+    x = np.arange(6, dtype=np.float32)
+    for i in (0, 1, 0):
+      want = 2 * x
+      first = 2 * i if view else i
+      want[first : first + 2] = 0
+      np.testing.assert_array_equal(jax.grad(f)(x, i), want)
+
+  def test_out_of_bounds(self):
+    with self.assertRaisesRegex(ValueError, r"load: .*\[5, 7\)"):
+      jsx.load(jax.new_ref(jnp.zeros(6)), jax.ds(jnp.int32(5), 2))
+
+
 class WidthTest(parameterized.TestCase):
 
   @parameterized.product(dtype=_WIDTHS, traced=(False, True))
@@ -164,6 +191,30 @@ class WidthTest(parameterized.TestCase):
                                         np.int32(1))
       np.testing.assert_array_equal(old, [1, 0, 0, 0])
       np.testing.assert_array_equal(new, [0, 2, 2, 3, 4, 5, 6, 7])
+
+  @parameterized.product(
+      start=(2**31, 2**63, 2**70, -(2**31) - 1, -(2**70)),
+      index=(int, lambda i: jax.ds(i, 2)),
+  )
+  def test_static_far_outside(self, start, index):
+    x = np.arange(4, dtype=np.int32)
+    old, new = jsx.fetch_add(x, index(start), 1)
+    self.assertFalse(old.any())
+    np.testing.assert_array_equal(new, x)
+    ref = jax.new_ref(x)
+    self.assertFalse(jsx.load(ref, index(start), mask=False).any())
+    with self.assertRaisesRegex(ValueError, r"load: .* got .?-?\d+"):
+      jsx.load(ref, index(start))
+
+  @parameterized.parameters((0, 2, 2**31), (None, 2, 2**31 - 1), (0, 2**40, 1))
+  def test_too_wide_a_slice(self, start, size, stride):
+
+    def f(i):
+      start_ = i if start is None else start
+      return jsx.fetch_add(np.arange(4.0), jax.ds(start_, size, stride), 1.0)
+
+    with self.assertRaisesRegex(NotImplementedError, "fetch_add: .* pl.ds"):
+      jax.eval_shape(f, np.int32(0))
 
   def test_too_long_a_dimension(self):
     x = jax.ShapeDtypeStruct((3 * 2**30,), np.int8)

@@ -107,6 +107,17 @@ class Cell:
     )
 
 
+def check(cell, got, *args):
+  """The CPU rule is the reference; `oracle_test` compares it with NumPy."""
+  for a, b in zip(got, jax.jit(cell)(*args), strict=True):
+    a, b = np.asarray(a), np.asarray(b)
+    if cell.op in (AtomicOp.XCHG, AtomicOp.CAS):
+      a, b = a.view(f"u{a.itemsize}"), b.view(f"u{b.itemsize}")
+    elif a.dtype == jnp.bfloat16:  # whose NaNs NumPy does not know
+      a, b = a.astype(np.float32), b.astype(np.float32)
+    np.testing.assert_array_equal(a, b)
+
+
 def operations_and_dtypes():
   """Every pair that a kernel takes over."""
   for op in AtomicOp:

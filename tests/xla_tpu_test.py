@@ -39,6 +39,7 @@ from oracles import tpu_compile
 import pytest
 import xla_tpu_kernels
 from xla_tpu_kernels import Cell
+from xla_tpu_kernels import check
 
 AtomicOp = semantics.AtomicOp
 
@@ -54,17 +55,6 @@ _IN_PARTS = (
 )
 
 
-def _check(cell, got, *args):
-  """The CPU rule is the reference; `oracle_test` compares it with NumPy."""
-  for a, b in zip(got, jax.jit(cell)(*args), strict=True):
-    a, b = np.asarray(a), np.asarray(b)
-    if cell.op in (AtomicOp.XCHG, AtomicOp.CAS):
-      a, b = a.view(f"u{a.itemsize}"), b.view(f"u{b.itemsize}")
-    elif a.dtype == jnp.bfloat16:  # whose NaNs NumPy does not know
-      a, b = a.astype(np.float32), b.astype(np.float32)
-    np.testing.assert_array_equal(a, b)
-
-
 @pytest.mark.slow
 class EvaluateTest(parameterized.TestCase):
   """The emitted program, run by an interpreter of Mosaic's IR.
@@ -77,7 +67,7 @@ class EvaluateTest(parameterized.TestCase):
   )
   def test_equals_the_cpu_rule(self, cell):
     args = cell.arguments()
-    _check(cell, mosaic_ir.evaluate(cell, *args), *args)
+    check(cell, mosaic_ir.evaluate(cell, *args), *args)
 
   @parameterized.product(
       cell=[
@@ -89,7 +79,7 @@ class EvaluateTest(parameterized.TestCase):
   )
   def test_several_blocks_of_updates(self, cell, dma):
     args = cell.arguments(1100)
-    _check(cell, mosaic_ir.evaluate(cell, *args, dma=dma), *args)
+    check(cell, mosaic_ir.evaluate(cell, *args, dma=dma), *args)
 
   @parameterized.parameters(*_IN_PARTS)
   def test_several_parts(self, cell, updates, kibibytes):
@@ -106,7 +96,7 @@ class EvaluateTest(parameterized.TestCase):
         )
       return _restore(plan, old).reshape(cell.row_of(idx)), _restore(plan, x)
 
-    _check(cell, mosaic_ir.evaluate(f, x, idx, value), x, idx, value)
+    check(cell, mosaic_ir.evaluate(f, x, idx, value), x, idx, value)
 
 
 class InterpretTest(parameterized.TestCase):
@@ -125,7 +115,7 @@ class InterpretTest(parameterized.TestCase):
     )
     with _vmem(kibibytes), pltpu.force_tpu_interpret_mode():
       got = jax.jit(update)(x, idx, value)
-    _check(cell, got, x, idx, value)
+    check(cell, got, x, idx, value)
 
   @parameterized.parameters(
       _ADD, Cell(AtomicOp.MIN, "int32", (8,), reverse=True)
@@ -150,7 +140,7 @@ class InterpretTest(parameterized.TestCase):
 
     with pltpu.force_tpu_interpret_mode():
       got = f(x, idx, value)
-    _check(cell, got, x, idx, value)
+    check(cell, got, x, idx, value)
 
 
 def _prepare(plan, x, idx, value, rows=None):
@@ -210,7 +200,7 @@ class LoweringTest(parameterized.TestCase):
     exported = jax.export.export(jax.jit(cell), platforms=("cpu", "tpu"))(*args)
     self.assertIn("tpu_custom_call", exported.mlir_module())
     read = jax.export.deserialize(exported.serialize())
-    _check(cell, read.call(*args), *args)
+    check(cell, read.call(*args), *args)
 
   def test_ref_outside_a_kernel(self):
     def f(x, idx, value):

@@ -76,15 +76,17 @@ def prepare(
           f"{name}: wanted one Ref, got a choice between several. Select one "
           "before the access."
       )
-    # Not `ref.type`, which does not know the tracers of vmap and grad.
-    base, transforms = ref.ref, ref.transforms
-    view = compat.transform_type(transforms, jax.typeof(base))
+    base = ref.ref
+    transforms = tuple(map(indexing.with_known_starts, ref.transforms))
   else:
     if not compat.is_ref(ref):
       raise TypeError(
           f"{name}: wanted a Ref first, got {indexing.describe(ref)}."
+          f"{_for_arrays(name)}"
       )
-    base, transforms, view = ref, (), jax.typeof(ref)
+    base, transforms = ref, ()
+  # Not `ref.type`, which does not know the tracers of vmap and grad.
+  view = view_type(transforms, jax.typeof(base).inner_aval)
   if op is not None and may_repeat(transforms) and _has_none(idx):
     raise NotImplementedError(
         f"{name}: wanted no None in an index of a view that has an index array "
@@ -98,8 +100,23 @@ def prepare(
   values = tuple(
       compat.insert_pvary_for_write(base, v) for v in args.operands
   )
-  access = Access((*transforms, *args.transforms), args.mask, values)
+  mask = args.mask
+  if _mesh(view).explicit_axes:
+    # What is written has the type of what is read, since cotangents have.
+    sharding = view_type(args.transforms, view).sharding
+    mask, values = jax.tree.map(
+        lambda x: jax.sharding.reshard(x, sharding), (mask, values)
+    )
+  access = Access((*transforms, *args.transforms), mask, values)
   return base, access, restore
+
+
+def _for_arrays(name: str) -> str:
+  """What to write for an array in place of a function on Refs."""
+  if name == "load":
+    return " Index an array: x[idx]."
+  op = "xchg" if name in ("store", "swap") else name.removeprefix("atomic_")
+  return f" For arrays there is jsx.fetch_{op}, or x.at[idx]."
 
 
 def canonicalize(
@@ -137,6 +154,49 @@ def canonicalize(
   return Access(transforms, mask, values), layout.from_region
 
 
+# ## Types of views
+
+
+def view_type(transforms: tuple[Any, ...], aval: Any) -> Any:
+  """The type of the view that `transforms` make of an array of type `aval`.
+
+  On a mesh with explicit axes JAX knows only slices of the axes that are not
+  sharded. Here any other axis of the view is not sharded; the accesses of
+  arrays run on automatic axes and can do it.
+  """
+  for t in transforms:
+    if isinstance(t, NDIndexer) and _mesh(aval).explicit_axes:
+      aval = _sharded_region(t, aval)
+    else:
+      aval = compat.transform_type((t,), aval)
+  return aval
+
+
+def _mesh(aval):
+  """The mesh that an array is on, as its type says."""
+  if isinstance(aval, jax.core.ShapedArray):
+    return aval.sharding.mesh
+  return jax.sharding.AbstractMesh((), ())
+
+
+def _sharded_region(indexer, aval):
+  indices = indexer.indices
+  axes = indexing.region_axes(
+      indices, indexing.int_labels(len(indexer.int_indexer_shape))
+  )
+  spec = [
+      aval.sharding.spec[a]
+      if isinstance(a, int) and indices[a] == compat.Slice(0, aval.shape[a])
+      else None
+      for a in axes
+  ]
+  mesh = aval.sharding.mesh
+  return aval.update(
+      shape=compat.indexer_shape(indexer),
+      sharding=jax.sharding.NamedSharding(mesh, jax.P(*spec)),
+  )
+
+
 # ## Operands
 
 # Which dtypes a Python scalar may take: its own kind or a wider one.
@@ -151,8 +211,12 @@ def _operand(name, what, value, dtype, shape) -> jax.Array:
   """`value` as an array of the Ref's dtype and the region's shape."""
   if (kinds := _SCALAR_KINDS.get(type(value))) is not None:
     if _kind(dtype) not in kinds:
-      raise _dtype_error(name, what, indexing.describe(value), dtype)
+      raise TypeError(
+          f"{name}: wanted {what} to be {dtype}, as {_whose(name)}, got"
+          f" {value!r}, a Python {type(value).__name__}."
+      )
     value = _scalar(name, what, value, dtype)
+    _check_is_enabled(name, dtype)
     return cast(Any, value) if shape == () else lax.full(shape, value, dtype)
   if compat.is_ref(value):
     raise TypeError(
@@ -174,6 +238,7 @@ def _operand(name, what, value, dtype, shape) -> jax.Array:
     if _kind(dtype) not in wider:
       raise _dtype_error(name, what, f"a weak {aval.dtype}", dtype)
   if aval.weak_type or aval.dtype != dtype:
+    _check_is_enabled(name, dtype)
     value = lax.convert_element_type(value, dtype)
   elif isinstance(value, np.ndarray):
     value = jnp.asarray(value)
@@ -193,11 +258,24 @@ def _scalar(name, what, value, dtype) -> Any:
   return scalar
 
 
+def _whose(name):
+  return "the array is" if name.startswith("fetch_") else "the Ref is"
+
+
 def _dtype_error(name, what, got, dtype):
   return TypeError(
-      f"{name}: wanted {dtype} (the Ref's dtype) as {what}, got {got}. Convert "
-      f"it with .astype({dtype}), or pass a Python scalar of that kind."
+      f"{name}: wanted {what} to be {dtype}, as {_whose(name)}, got {got}."
+      f" Convert it with .astype({dtype}), or pass a Python scalar."
   )
+
+
+def _check_is_enabled(name, dtype):
+  """Without x64 nothing can be made 64 bits wide, whatever the Ref is."""
+  if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+    raise TypeError(
+        f"{name}: wanted a {dtype} value, as {_whose(name)}, but JAX makes none"
+        " now. Set jax_enable_x64, or use 32 bits."
+    )
 
 
 def check_mask(name, mask, shape) -> jax.Array | None:

@@ -52,6 +52,7 @@ def batch_access(
     An access to the batched Ref, and a function that moves the batch axis of a
     result of the primitive to the front.
   """
+  check_batch_size(name, size)
   transforms: list[Any] = []
   at: Any = ref_dim  # where the batch axis is in the view so far
   order: list[int] | None = None  # from the batch-first region to the new one
@@ -104,6 +105,15 @@ def batch_access(
   if mask is not None:
     mask = batch_array(mask, access_dims.mask)
   return Access(tuple(transforms), mask, operands), to_front
+
+
+def check_batch_size(name: str, size: Any) -> None:
+  """Raises NotImplementedError for a batch of symbolic size."""
+  if not isinstance(size, int):
+    raise NotImplementedError(
+        f"{name}: wanted a batch of static size under vmap, got {size}. Export "
+        "once for each size, or map with jax.lax.map."
+    )
 
 
 def _view_ndim(access, i):

@@ -18,6 +18,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import functools
 from typing import Any
 
@@ -81,10 +82,12 @@ _ORDER = "8-bit floats have none"
 _BITS = "only integers and bool have it"
 
 
-def _document(summary, dtypes, init, values, old, new):
+def _document[F: Callable[..., Any]](
+    summary: str, dtypes: str, init: str, values: str, old: str, new: str,
+) -> Callable[[F], F]:
   """Gives a function the docstring that the atomic operations share."""
 
-  def decorate(fun):
+  def decorate(fun: F) -> F:
     fun.__doc__ = _DOC.format(
         name=fun.__name__, summary=summary, dtypes=dtypes, init=init,
         values=values, old=old, new=new,

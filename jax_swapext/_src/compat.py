@@ -78,6 +78,15 @@ WriteEffect = _state_types.WriteEffect
 
 # A rule that turns a Ref operation into one on the Ref's value.
 register_discharge_rule = _discharge.register_discharge_rule
+
+
+def discharge_call(ctx: Any, args: Sequence[Any], jaxpr: Any) -> Any:
+  """The discharge rule of a primitive that does what a jaxpr says."""
+  return _discharge._eval_jaxpr_discharge_rule(
+      _pe.eval_jaxpr_p, ctx, *args, call_jaxpr=jaxpr
+  )
+
+
 constrain = _discharge.constrain
 unconstrain = _discharge.unconstrain
 
@@ -221,8 +230,10 @@ Jaxpr: Any = _core.Jaxpr
 get_p = _state_primitives.get_p
 ref_swap_p = _state_primitives.swap_p
 addupdate_p = _state_primitives.addupdate_p
+# What an index that mixes integer arrays and scalars makes of the scalars.
+broadcast_to_p = _state_primitives.broadcast_to_p
 
-AccumEffect = _state_types.AccumEffect
+eval_jaxpr = _core.eval_jaxpr
 
 
 def replace_eqn(
@@ -263,6 +274,28 @@ def trace_thunk(fun: Callable[[], Any], named_after: Callable[..., Any]) -> Any:
   return jaxpr
 
 
+def trace_on(fun: Callable[..., Any], avals: Sequence[Any]) -> Any:
+  """The jaxpr of a function of Refs and arrays, without unused results."""
+  jaxpr = jax.make_jaxpr(fun)(*avals)
+  return _pe.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
+
+
+def evaluate_where_not_staged(primitive: Any) -> None:
+  """Makes a primitive with a `jaxpr` do what that says, except in a jaxpr.
+
+  Whatever transforms an equation of it then transforms those of the jaxpr.
+  """
+
+  def bind_with_trace(trace, args, avals, params, /):
+    if isinstance(trace, _pe.DynamicJaxprTrace):
+      return stage(trace, args, avals, params)
+    with _core.set_current_trace(trace):
+      return _core.eval_jaxpr(params["jaxpr"], (), *args)
+
+  stage = primitive.bind_with_trace
+  primitive.def_bind_with_trace(bind_with_trace)
+
+
 def splice(jaxpr: Any) -> list[Any]:
   """Does what a jaxpr with constants says, where this is called.
 
@@ -281,14 +314,17 @@ def splice(jaxpr: Any) -> list[Any]:
     return trace.to_jaxpr_tracer(x, source_info)
 
   for eqn in jaxpr.eqns:
-    source_info = eqn.source_info.replace(
-        name_stack=scope + eqn.source_info.name_stack
-    )
-    place = {v: k for k, v in enumerate(eqn.invars) if type(v) is _core.Var}
-    effects = {
-        e.replace(place[e.input]) if hasattr(e, "input") else e
-        for e in eqn.effects
-    }
+    source_info, effects = eqn.source_info, eqn.effects
+    if scope.stack:
+      source_info = source_info.replace(
+          name_stack=scope + source_info.name_stack
+      )
+    if effects:
+      place = {v: k for k, v in enumerate(eqn.invars) if type(v) is _core.Var}
+      effects = {
+          e.replace(place[e.input]) if hasattr(e, "input") else e
+          for e in effects
+      }
     outs = trace.emit_eqn(
         [read(v, source_info) for v in eqn.invars],
         [v.aval for v in eqn.outvars],

@@ -58,7 +58,7 @@ def _compile(target: str, program: bytes, dump: str, donated: list[int]):
       "temporary_bytes": getattr(memory, "temp_size_in_bytes", None),
   }
   if not is_tpu:
-    ptx = gpu_compiler.ptx(dump) or None
+    ptx = gpu_compiler.ptx(dump, hlo) or None
     return found | {"ptx": ptx, "registers": gpu_compiler.registers(dump)}
   # The assembly of a kernel has the name of the instruction that calls it.
   kernels = re.findall(

@@ -52,7 +52,7 @@ class CompileError(Exception):
     self.target, self.output = target, output
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Compiled:
   """A program that has been compiled.
 
@@ -60,9 +60,10 @@ class Compiled:
     target: what for, one of `TARGETS`.
     module: StableHLO, as given to the compiler.
     hlo: what XLA made of it.
-    ptx: GPU: PTX of all Mosaic GPU kernels.
-    registers: GPU: hardware registers of a thread, in the kernel that needs
-      most of them.
+    ptx: GPU: PTX of all Mosaic GPU kernels; where there are kernels of Pallas
+      Triton, of those and all else that XLA compiles.
+    registers: GPU: hardware registers of a thread, in the Mosaic GPU kernel
+      that needs most of them.
     bundles: TPU: how many bundles of instructions the kernels have, on the
       TensorCore or else on the SparseCore.
     cycles: SparseCore: bundles and stalls, each instruction counted once.
@@ -79,6 +80,9 @@ class Compiled:
   bundles: int | None = None
   cycles: int | None = None
   temporary_bytes: int | None = None
+
+  def __repr__(self) -> str:
+    return f"<Compiled for {self.summary()}>"
 
   def summary(self) -> str:
     """One line with what has been counted."""
@@ -104,30 +108,29 @@ def compile_for(
   """Compiles a function for a TPU or GPU that need not be there.
 
   The function is traced and lowered here; a child process compiles it, since
-  compilers can abort.
+  compilers can abort. Meshes of SparseCore kernels ask what device there is, so
+  make them in the function.
 
   Args:
     target: one of ``"tpu-v5e"``, ``"tpu-v5p"``, ``"tpu-v6e"``, ``"tpu7x"``,
       ``"h100"``, ``"h200"``, ``"b200"``.
     fn: any function that :func:`jax.jit` takes.
-    *args: its arguments: arrays, or anything with a shape and a dtype.
+    *args: its arguments: arrays, or anything with a shape and a dtype; those of
+      ``static_argnums`` as they are.
     timeout: seconds that the compiler has.
-    **options: for :func:`jax.jit`, such as ``donate_argnums``.
+    **options: for :func:`jax.jit`, such as ``donate_argnums``; but no
+      ``static_argnames``.
 
   Returns:
     What came out, see :class:`Compiled`.
 
   Raises:
-    ValueError: unknown target.
+    ValueError: unknown target; ``static_argnames``.
     ModuleNotFoundError: the compiler is not installed.
     CompileError: the compiler refused, aborted or hung.
     Exception: whatever tracing and lowering raise.
   """
-  if target not in TARGETS:
-    raise ValueError(
-        f"compile_for: wanted one of {', '.join(TARGETS)}, got {target!r}."
-    )
-  check_installed(target)
+  check_target(target)
   module, exported, donated = _lower(target, fn, args, options)
   with tempfile.TemporaryDirectory() as folder:
     program = pathlib.Path(folder, "program")
@@ -169,18 +172,22 @@ def _is_tpu(target: str) -> bool:
   return target.startswith("tpu")
 
 
-def check_installed(target: str) -> None:
-  """Raises ModuleNotFoundError unless a target's compiler is installed."""
+def check_target(target: str) -> None:
+  """Raises unless a target is known and its compiler is installed."""
+  if target not in TARGETS:
+    raise ValueError(
+        f"compile_for: wanted one of {', '.join(TARGETS)}, got {target!r}."
+    )
   if _is_tpu(target):
     installed = importlib.util.find_spec("libtpu") is not None
-    extra = "tpu"
+    package = "libtpu"
   else:
     installed = gpu_compiler.is_available()
-    extra = "cuda"
+    package = "jax-cuda13-plugin"
   if not installed:
     raise ModuleNotFoundError(
         f"compile_for: {target} needs a compiler that is not installed: pip"
-        f" install 'jax_swapext[{extra}]'"
+        f" install {package}"
     )
 
 
@@ -199,13 +206,24 @@ def _lower(target, fn, args, options) -> tuple[str, bytearray, list[int]]:
       (1,), ("device",), axis_types=(jax.sharding.AxisType.Auto,),
       abstract_device=device,
   )
-  specs = jax.tree.map(_spec, args)
+  if "static_argnames" in options:
+    raise ValueError(
+        "compile_for: wanted static_argnums, got static_argnames. Arguments are"
+        " positional."
+    )
+  static = options.get("static_argnums", ())
+  static = {static} if isinstance(static, int) else set(static or ())
+  static = {k % len(args) for k in static}
+  specs = [
+      arg if k in static else jax.tree.map(_spec, arg)
+      for k, arg in enumerate(args)
+  ]
   with jax.sharding.use_abstract_mesh(mesh):
     traced = jax.jit(fn, **options).trace(*specs)
     lowered = traced.lower(lowering_platforms=(platform,))
     module = lowered.as_text()
     # The child has the same version of everything, so any call is safe.
-    calls = set(re.findall(r"custom_call @(\w+)", module))
+    calls = set(re.findall(r'custom_call @"?([\w.$]+)', module))
     program = export.export(
         jax.jit(fn, **options), platforms=[platform],
         disabled_checks=[

@@ -39,9 +39,13 @@ class Attempt(NamedTuple):
   Attributes:
     library: "stock" or "ours".
     call: the operations used.
-    place: how it was run.
-    status: "right" or "WRONG" against NumPy; "lowers" or "refused".
-    detail: how much is right, or what was said at the refusal.
+    place: how it was run, or what for it was compiled.
+    status: "right" or "WRONG" against NumPy; "lowers", "compiles" or "refused".
+    detail: how much is right, what was counted, or what was said at the
+      refusal.
+    milliseconds: of a run in native code, compiled before; else None.
+    bundles: instructions of a kernel compiled for a TPU; else None.
+    ptx: what stores in a kernel compiled for a GPU; else None.
   """
 
   library: str
@@ -49,12 +53,14 @@ class Attempt(NamedTuple):
   place: str
   status: str
   detail: str
+  milliseconds: float | None = None
+  bundles: int | None = None
+  ptx: str | None = None
 
   @property
   def is_failure(self) -> bool:
     """Whether this library owes a result here that it did not give."""
-    owed = self.library == "ours" and self.place == INTERPRETED
-    return owed and self.status != "right"
+    return self.library == "ours" and self.status in ("WRONG", "refused")
 
 
 class Demo(NamedTuple):
@@ -94,7 +100,7 @@ class Demo(NamedTuple):
         try:
           status, detail = run(self.kernel(*operations()))
         except Exception as e:  # Whatever was raised is what there is to show.
-          status, detail = "refused", _first_sentence(e)
+          status, detail = "refused", first_sentence(e)
         yield Attempt(library, call, place, status, detail)
 
   def _interpret(self, kernel):
@@ -116,7 +122,8 @@ class Demo(NamedTuple):
     return "lowers", ""
 
 
-def _first_sentence(e: Exception) -> str:
+def first_sentence(e: Exception) -> str:
+  """What was raised, in a line."""
   # JAX's next sentence is where to file an issue.
   said = str(e).strip().split("\n")[0].split(". ")[0]
   return f"{type(e).__name__}: {said or '(no message)'}"

@@ -21,36 +21,33 @@ import jax
 from jax import lax
 import jax.numpy as jnp
 from jax_swapext._src import compile_for
+from jax_swapext._src import demo
 from jax_swapext._src import gpu_compiler
 from jax_swapext._src import swap
 import numpy as np
 
+NAME = "warp store"
 TITLE = "128 float32 numbers stored to shared memory by one warp"
 MISSING = "needs the compiler, but no GPU: pip install jax-cuda13-plugin"
+TARGET = "h100"
 CALLS = {"stock": "ref[...] = x", "ours": "jsx.store"}
 
 is_available = gpu_compiler.is_available
 
 
-def attempts() -> dict[str, tuple[str, str]]:
-  """For each library (status, PTX instructions of the store or the error).
-
-  The status is "compiles" or "refused".
-  """
-  found = {}
-  for library in CALLS:
-    try:
-      compiled = compile_for.compile_for(
-          "h100", _kernel(library), np.zeros(1, np.float32)
-      )
-    except Exception as e:  # Whatever was raised is what there is to show.
-      said = str(e).strip().split("\n")[0].split(". ")[0]
-      found[library] = "refused", f"{type(e).__name__}: {said}"
-      continue
-    lines = (compiled.ptx or "").splitlines()
-    stores = [line for line in lines if "st.shared" in line]
-    found[library] = "compiles", " ".join(" ".join(stores).split())
-  return found
+def attempt(library: str) -> demo.Attempt:
+  """Compiles the kernel with one of the libraries in `CALLS`."""
+  made = demo.Attempt(library, CALLS[library], f"for {TARGET}", "refused", "")
+  try:
+    compiled = compile_for.compile_for(
+        TARGET, _kernel(library), np.zeros(1, np.float32)
+    )
+  except Exception as e:  # Whatever was raised is what there is to show.
+    return made._replace(detail=demo.first_sentence(e))
+  lines = (compiled.ptx or "").splitlines()
+  stores = [line for line in lines if "st.shared" in line]
+  ptx = " ".join(" ".join(stores).split())
+  return made._replace(status="compiles", detail=ptx, ptx=ptx)
 
 
 def _kernel(library: str) -> Any:

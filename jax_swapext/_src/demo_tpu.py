@@ -15,36 +15,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 import importlib.util
-import textwrap
 
 from jax.experimental import pallas as pl
 from jax_swapext._src import compile_for
 from jax_swapext._src import demo
 
-_TARGET = "tpu-v6e"
+TARGET = "tpu-v6e"
 
 
-def report(text: bytes) -> Iterator[str]:
-  """Lines on the kernels of `demo.demos(text)`, compiled for a TPU."""
-  yield f"\nCompiled for {_TARGET}"
-  if importlib.util.find_spec("libtpu") is None:
-    yield "  libtpu is not installed; pip install 'jax_swapext[tpu]' gets it"
-    return
-  for example in demo.demos(text):
-    if demo.LOWERED not in example.places:
-      continue
-    call, operations = example.own
-    kernel = pl.pallas_call(
-        example.kernel(*operations()), **example.pallas_call
-    )
-    row = f"  {example.name:<12} {call:<20}"
-    try:
-      compiled = compile_for.compile_for(_TARGET, kernel, *example.operands)
-    except Exception as e:  # Whatever was raised is what there is to show.
-      yield row.rstrip()
-      said = f"{type(e).__name__}: {e}"[:300]
-      yield from (f"         {line}" for line in textwrap.wrap(said, 70))
-    else:
-      yield f"{row} {compiled.bundles} bundles"
+def is_available() -> bool:
+  """Whether there is a compiler for TPUs."""
+  return importlib.util.find_spec("libtpu") is not None
+
+
+def attempt(example: demo.Demo) -> demo.Attempt:
+  """Compiles one of the demo's kernels, written with this library."""
+  call, operations = example.own
+  kernel = pl.pallas_call(
+      example.kernel(*operations()), **example.pallas_call
+  )
+  found = demo.Attempt("ours", call, f"for {TARGET}", "refused", "")
+  try:
+    compiled = compile_for.compile_for(TARGET, kernel, *example.operands)
+  except Exception as e:  # Whatever was raised is what there is to show.
+    # With some of the compiler's last words, if it died.
+    said = " ".join(f"{type(e).__name__}: {e}".split())
+    return found._replace(detail=said[:300])
+  bundles = compiled.bundles
+  return found._replace(
+      status="compiles", detail=f"{bundles} bundles", bundles=bundles
+  )

@@ -16,30 +16,30 @@
 A decorated kernel is traced to a jaxpr, whose equations of stock primitives are
 replaced by equations of ours, and that jaxpr is evaluated where the kernel was
 called. So the choice is in the jaxpr that the kernel becomes, and nothing about
-it is looked up when that is lowered.
-
-Where stock JAX lowers an access, our rules call the stock rule. An access that
-some stock rule lowers and ours would not lower to the same keeps its stock
-equation: each rewrite returns None for those.
+it is looked up when that is lowered. What replaces what is in `rewrite`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+import dataclasses
 import functools
-import math
-from typing import Any, NamedTuple
-import weakref
+import inspect
+import types
+from typing import Any
 
 import jax
-from jax_swapext._src import access as access_lib
-from jax_swapext._src import atomic_rmw
 from jax_swapext._src import compat
-from jax_swapext._src import load
-from jax_swapext._src import semantics
-from jax_swapext._src import swap
+from jax_swapext._src import rewrite
 
-_MARK = "_is_swapext_extended"
+# Of what the decorator returns: that itself, since wrappers of it copy its
+# attributes, and what was decorated.
+_MARK = "_swapext_extended"
+
+_RUN_LATER = (
+    inspect.isasyncgenfunction, inspect.iscoroutinefunction,
+    inspect.isgeneratorfunction,
+)
 
 
 def extended[**P, R](kernel: Callable[P, R]) -> Callable[P, R]:
@@ -65,6 +65,7 @@ def extended[**P, R](kernel: Callable[P, R]) -> Callable[P, R]:
     function is returned as it is.
 
   Raises:
+    TypeError: `kernel` is no function, or a generator or a coroutine.
     NotImplementedError: when the kernel is lowered, at the line of the access,
       if its place cannot do it; the message says the way out.
 
@@ -80,45 +81,84 @@ def extended[**P, R](kernel: Callable[P, R]) -> Callable[P, R]:
     >>> pl.pallas_call(kernel, out, interpret=True)(x)[0, 2:5]
     Array([   0., 1024.,    0.], dtype=float32)
   """
-  if getattr(kernel, _MARK, False):
+  if undecorated(kernel)[1]:
     return kernel
+  if not callable(kernel) or any(is_(kernel) for is_ in _RUN_LATER):
+    raise TypeError(
+        f"extended: wanted a function that runs when it is called, got {kernel}"
+    )
 
   @functools.wraps(kernel)
   def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
     return _call(kernel, args, kwargs)
 
-  setattr(wrapper, _MARK, True)
+  setattr(wrapper, _MARK, (wrapper, kernel))
   return wrapper
 
 
 def undecorated(kernel: Callable[..., Any]) -> tuple[Callable[..., Any], bool]:
   """The function under the decorator, and whether there was one."""
-  if getattr(kernel, _MARK, False):
-    return kernel.__wrapped__, True  # pyrefly: ignore[missing-attribute]
-  return kernel, False
+  function = getattr(kernel, "__func__", kernel)
+  mark: Any = getattr(function, _MARK, None)
+  if mark is None or mark[0] is not function:
+    return kernel, False
+  under = mark[1]
+  if isinstance(kernel, types.MethodType):
+    return types.MethodType(under, kernel.__self__), True
+  return under, True
+
+
+@dataclasses.dataclass
+class _Box:
+  content: Any
+
+
+def _places_of_values(x):
+  """A getter and a setter of each part of `x` that was computed in a trace.
+
+  Parts are found in trees, and in dataclasses that are none, such as the
+  descriptor of a copy, whose methods are called once it is returned.
+  """
+  places = []
+  for field in dataclasses.fields(x):
+    leaves, tree = jax.tree.flatten(getattr(x, field.name))
+    for k, leaf in enumerate(leaves):
+      # A Ref cannot be returned from a trace; one from outside need not be.
+      if isinstance(leaf, jax.core.Tracer):
+        if not compat.is_ref(leaf):
+          places.append(_place(x, field.name, leaves, tree, k))
+      elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+        places += _places_of_values(leaf)
+  return places
+
+
+def _place(x, name, leaves, tree, k):
+  def put(value):
+    leaves[k] = value
+    # Frozen ones too: nobody else has seen it.
+    object.__setattr__(x, name, tree.unflatten(leaves))
+
+  return lambda: leaves[k], put
 
 
 def _call(kernel, args, kwargs):
-  structure: Any = None
+  out: Any = None
+  places: list[Any] = []
 
   def thunk():
     # Arguments are closed over: what is known now stays known, and Refs come in
     # as they are, in whatever they are wrapped.
-    nonlocal structure
-    leaves, tree = jax.tree.flatten(kernel(*args, **kwargs))
-    traced = [isinstance(x, jax.core.Tracer) for x in leaves]
-    # A Ref cannot be returned from a trace; one from outside need not be.
-    traced = [t and not compat.is_ref(x) for t, x in zip(traced, leaves)]
-    kept = [None if t else x for t, x in zip(traced, leaves)]
-    structure = tree, traced, kept
-    return [x for t, x in zip(traced, leaves) if t]
+    nonlocal out
+    out = _Box(kernel(*args, **kwargs))
+    places[:] = _places_of_values(out)
+    return [get() for get, _ in places]
 
-  jaxpr = rewrite(compat.trace_thunk(thunk, kernel))
-  outs = iter(compat.splice(jaxpr))
-  tree, traced, kept = structure
-  return tree.unflatten(
-      next(outs) if t else x for t, x in zip(traced, kept)
-  )
+  with tracing():
+    jaxpr = compat.trace_thunk(thunk, kernel)
+  jaxpr = rewrite.rewritten(jaxpr)
+  for (_, put), value in zip(places, compat.splice(jaxpr), strict=True):
+    put(value)
+  return out.content
 
 
 # ## Everywhere
@@ -175,237 +215,31 @@ def is_everywhere() -> bool:
   return _everywhere.value
 
 
-# ## The rewrite
+_tracing = jax.make_user_context(False)
 
 
-class Rewritten(NamedTuple):
-  """An equation of one of our primitives.
-
-  Attributes:
-    primitive: one of ours.
-    ref: the Ref's variable.
-    access: of variables, in place of arrays.
-    params: of the primitive, but `tree` and `stock`.
-    has_out: whether it has the result that the stock equation had.
-  """
-
-  primitive: Any
-  ref: Any
-  access: access_lib.Access
-  params: dict[str, Any]
-  has_out: bool
+def tracing() -> Any:
+  """A context manager around the trace of a decorated kernel."""
+  return _tracing(True)
 
 
-# From a stock primitive to a function of an equation and of whether its result
-# is used. Pallas' own primitives are added when Pallas is loaded.
-rewrites: dict[Any, Callable[[Any, bool], Rewritten | None]] = {}
+def take_more(primitive: Any, instead: Callable[..., Any]) -> None:
+  """Makes decorated kernels take what binding a stock primitive refuses.
 
-# Jaxprs by the jaxpr they were rewritten from, and by whether the kernel gives
-# layouts; None where nothing changed. It keeps equal what was the same: lowered
-# functions are cached by their jaxprs.
-_cache: weakref.WeakKeyDictionary[Any, dict[bool, Any]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
-def rewrite(jaxpr: Any) -> Any:
-  """The jaxpr with stock accesses, nested ones too, replaced by ours.
+  That is refused while the kernel is traced, so there is no equation for us.
 
   Args:
-    jaxpr: of a kernel, or of a part of one.
-
-  Returns:
-    A jaxpr with the same inputs and outputs; the same one if it has none.
+    primitive: the stock primitive.
+    instead: a function of what is bound; returns what binding is to return, or
+      None if stock takes it.
   """
-  return _rewrite_cached(jaxpr, _gives_layouts(jaxpr))
+  stock_bind = primitive.bind
 
+  @functools.wraps(stock_bind)
+  def bind(*args, **params):
+    if _tracing.value or is_everywhere():
+      if (out := instead(*args, **params)) is not None:
+        return out
+    return stock_bind(*args, **params)
 
-def _rewrite_cached(jaxpr, laid_out):
-  found = _cache.setdefault(jaxpr, {})
-  if laid_out not in found:
-    found[laid_out] = _rewrite(jaxpr, laid_out)
-  return jaxpr if found[laid_out] is None else found[laid_out]
-
-
-def _rewrite(jaxpr, laid_out):
-  used = {id(v) for eqn in jaxpr.eqns for v in eqn.invars}
-  used.update(map(id, jaxpr.outvars))
-  eqns = [_rewrite_eqn(eqn, used, laid_out) for eqn in jaxpr.eqns]
-  if all(new is old for new, old in zip(eqns, jaxpr.eqns)):
-    return None
-  return compat.replace_eqns(jaxpr, eqns)
-
-
-def _rewrite_eqn(eqn, used, laid_out):
-  if (rule := rewrites.get(eqn.primitive)) is None:
-    return _rewrite_params(eqn, laid_out)
-  if laid_out and _may_be_part_of_tile(eqn):
-    return eqn
-  new = rule(eqn, any(id(v) in used for v in eqn.outvars))
-  if new is None:
-    return eqn
-  leaves, tree = jax.tree.flatten(new.access)
-  loads = new.primitive is load.load_p
-  effect = compat.ReadEffect if loads else compat.WriteEffect
-  return compat.replace_eqn(
-      eqn,
-      new.primitive,
-      [new.ref, *leaves],
-      eqn.outvars if new.has_out else [],
-      dict(new.params, tree=tree, stock=eqn.primitive),
-      {effect(new.ref)},
-  )
-
-
-def _rewrite_params(eqn, laid_out):
-  def rewritten(value):
-    if isinstance(value, compat.Jaxpr):
-      return _rewrite_cached(value, laid_out)
-    if type(value) in (tuple, list):
-      new = type(value)(map(rewritten, value))
-      return value if all(a is b for a, b in zip(new, value)) else new
-    return value
-
-  params = {k: rewritten(v) for k, v in eqn.params.items()}
-  if all(params[k] is v for k, v in eqn.params.items()):
-    return eqn
-  if not any(isinstance(e, compat.AccumEffect) for e in eqn.effects):
-    return eqn.replace(params=params)
-  # What accumulated into a Ref now writes to it.
-  return compat.replace_eqn(
-      eqn, eqn.primitive, eqn.invars, eqn.outvars, params
-  )
-
-
-# Mosaic GPU infers the layout of what a kernel loads from all that it does. Of
-# fewer elements than threads it can load a row or a column of a tile, if
-# something in the kernel gives the tile. By name, as the backend may not be
-# loaded.
-_TILED = frozenset(
-    {"async_load", "inline_mgpu", "layout_cast", "mma", "tcgen05_mma", "wgmma"}
-)
-
-
-def _gives_layouts(jaxpr) -> bool:
-  return any(
-      eqn.primitive.name in _TILED
-      or any(map(_gives_layouts, _jaxprs(list(eqn.params.values()))))
-      for eqn in jaxpr.eqns
-  )
-
-
-def _jaxprs(value) -> list[Any]:
-  if isinstance(value, compat.Jaxpr):
-    return [value]
-  if type(value) in (tuple, list):
-    return [j for v in value for j in _jaxprs(v)]
-  return []
-
-
-def _may_be_part_of_tile(eqn) -> bool:
-  size = math.prod(eqn.outvars[0].aval.shape) if eqn.outvars else 1
-  return size % 128 != 0 and size % 8 == 0
-
-
-# ## Stock accesses
-
-_SPACES = frozenset(
-    {"ANY", "DEFAULT", "Device", "GMEM", "HBM", "SMEM", "VMEM", "VMEM_SHARED"}
-)
-_VIEWS = (
-    compat.NDIndexer, compat.BitcastTransform, compat.ReshapeTransform,
-    compat.TransposeTransform,
-)
-
-
-def is_ordinary(
-    ref: Any, transforms: Sequence[Any], dtype: Any, op: Any = None
-) -> bool:
-  """Whether our rules know such a Ref, and views like this one.
-
-  Semaphores, barriers, accumulators and tensor memory have accesses of their
-  own, as have elements that share a byte.
-
-  Args:
-    ref: the Ref's variable.
-    transforms: of the access.
-    dtype: of what is accessed.
-    op: the atomic operation, if it is one.
-  """
-  if type(ref.aval) is not jax.ref.AbstractRef:
-    return False
-  inner = ref.aval.inner_aval
-  if not isinstance(inner, jax.core.ShapedArray):
-    return False
-  space = getattr(ref.aval, "memory_space", None)
-  if space is not None and getattr(space, "name", None) not in _SPACES:
-    return False
-  if not all(isinstance(d, int) for d in inner.shape):
-    return False
-  return all(isinstance(t, _VIEWS) for t in transforms) and _has(dtype, op)
-
-
-@functools.cache
-def _has(dtype, op) -> bool:
-  try:
-    semantics.check_dtype("extended", dtype, op)
-  except TypeError:
-    return False
-  return True
-
-
-def has_region_shape(mask: Any, ref: Any, transforms: Sequence[Any]) -> bool:
-  """Whether there is no mask, or one that needs no broadcast."""
-  return mask is None or mask.aval.shape == view_aval(ref, transforms).shape
-
-
-def view_aval(ref: Any, transforms: Sequence[Any]) -> jax.core.ShapedArray:
-  """The type of a view, of variables."""
-  avals = jax.tree.map(lambda x: getattr(x, "aval", x), tuple(transforms))
-  return compat.transform_type(avals, ref.aval.inner_aval)
-
-
-def _get(eqn, used):
-  del used
-  ref, *leaves = eqn.invars
-  transforms = eqn.params["tree"].unflatten(leaves)
-  if not is_ordinary(ref, transforms, eqn.outvars[0].aval.dtype):
-    return None
-  access = access_lib.Access(transforms, None, ())
-  return Rewritten(load.load_p, ref, access, {}, True)
-
-
-def _swap(eqn, used):
-  ref, value, *leaves = eqn.invars
-  transforms = eqn.params["tree"].unflatten(leaves)
-  if not is_ordinary(ref, transforms, value.aval.dtype):
-    return None
-  access = access_lib.Access(transforms, None, (value,))
-  return Rewritten(swap.swap_p, ref, access, {"need_old": used}, used)
-
-
-def _addupdate(eqn, used):
-  del used
-  ref, value, *leaves = eqn.invars
-  transforms = eqn.params["tree"].unflatten(leaves)
-  op = semantics.AtomicOp.ADD
-  if not is_ordinary(ref, transforms, value.aval.dtype, op):
-    return None
-  access = access_lib.Access(transforms, None, (value,))
-  params = atomic_params(op)
-  return Rewritten(atomic_rmw.atomic_rmw_p, ref, access, params, False)
-
-
-def atomic_params(
-    op: semantics.AtomicOp, *, sem: str = "relaxed", need_old: bool = False
-) -> dict[str, Any]:
-  """The parameters of an atomic update that stock syntax asks for."""
-  return {
-      "op": op, "order": "any", "sem": sem, "scope": None, "reverse": False,
-      "need_old": need_old,
-  }
-
-
-rewrites[compat.get_p] = _get
-rewrites[compat.ref_swap_p] = _swap
-rewrites[compat.addupdate_p] = _addupdate
+  primitive.bind = bind

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -78,11 +79,13 @@ _ORDER = "8-bit floats have none"
 _BITS = "only integers and bool have it"
 
 
-def _document(summary, dtypes, init, values, old, new, operands=_VALUE,
-              unique=_UNIQUE):
+def _document[F: Callable[..., Any]](
+    summary: str, dtypes: str, init: str, values: str, old: str, new: str,
+    operands: str = _VALUE, unique: str = _UNIQUE,
+) -> Callable[[F], F]:
   """Gives a function the docstring that the `fetch_*` functions share."""
 
-  def decorate(fun):
+  def decorate(fun: F) -> F:
     fun.__doc__ = _DOC.format(
         name=fun.__name__, summary=summary, dtypes=dtypes, init=init,
         values=values, old=old, new=new, operands=operands, unique=unique,

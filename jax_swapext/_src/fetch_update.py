@@ -46,6 +46,7 @@ from jax.interpreters import batching
 from jax.interpreters import mlir
 from jax.interpreters import partial_eval as pe
 import jax.numpy as jnp
+from jax_swapext._src import access_batching
 from jax_swapext._src import compat
 from jax_swapext._src import semantics
 from jax_swapext._src.xla import partition
@@ -196,6 +197,7 @@ ad.primitive_transposes[fetch_update_p] = _fetch_update_transpose
 
 def _fetch_update_batch(args, dims, *, need_old, **params):
   size = next(a.shape[d] for a, d in zip(args, dims) if d is not None)
+  access_batching.check_batch_size("fetch_update", size)
   x, idx, *rest = (
       batching.bdim_at_front(a, d, size) for a, d in zip(args, dims)
   )
@@ -441,4 +443,15 @@ def _on_bytes(fun):
 
 
 mlir.register_lowering(fetch_update_p, lowering(portable))
+
+
+def refuse_in_kernel(ctx, *args, op, **params):
+  """The rule of all kernels, so that they say more than that there is none."""
+  del ctx, args, params
+  raise NotImplementedError(
+      f"fetch_{op.value}: wanted arrays outside kernels, got some in one. There"
+      f" arrays cannot be updated in place: use jsx.atomic_{op.value} on a Ref."
+  )
+
+
 compat.prim_requires_devices.add(fetch_update_p)

@@ -77,8 +77,14 @@ def is_available() -> bool:
 
 def environment(dump: str) -> dict[str, str]:
   """Environment variables of the child; PTX goes to the folder `dump`."""
+  flags = (
+      os.environ.get("XLA_FLAGS", ""),
+      f"--xla_dump_to={dump}/xla",
+      "--xla_dump_emitter_re=.*",  # Without it there is no PTX of Triton's.
+  )
   return dict(
       os.environ,
+      XLA_FLAGS=" ".join(flags),
       JAX_PLATFORMS="cpu",
       # The plugin is to compile only, without the libraries that run code.
       JAX_SKIP_CUDA_CONSTRAINTS_CHECK="1",
@@ -114,9 +120,14 @@ def devices_of(gpu: str, count: int = 1) -> list[jax.Device]:
   return list(topology.devices)
 
 
-def ptx(dump: str) -> str:
-  """The PTX of all Mosaic GPU kernels."""
+def ptx(dump: str, hlo: str) -> str:
+  """The PTX of all Mosaic GPU kernels.
+
+  Kernels of Pallas Triton have one text with all that XLA compiles itself.
+  """
   paths = sorted(pathlib.Path(dump).glob("*.ptx"))
+  if "xla.gpu.triton" in hlo:
+    paths += sorted(pathlib.Path(dump, "xla").glob("*.ptx"))
   return "".join(path.read_text() for path in paths)
 
 

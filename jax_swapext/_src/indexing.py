@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import operator
 import reprlib
 from typing import Any, NamedTuple
 
@@ -148,6 +149,11 @@ def _dim_index(name, entry, dim, size, may_leave):
   if not jnp.issubdtype(aval.dtype, jnp.integer):
     got = f"{entry}, a {aval.dtype}" if np.isscalar(entry) else aval.dtype
     raise TypeError(f"{where}: wanted an integer index, got {got}.")
+  if not all(isinstance(d, int) for d in aval.shape):
+    raise NotImplementedError(
+        f"{where}: wanted an index array of a static shape, got {aval.shape}. "
+        "Export once for each size, or for the largest with a mask."
+    )
   if not isinstance(entry, np.ndarray):
     return entry
   if entry.dtype != np.uint64:
@@ -167,11 +173,13 @@ def _within(index, size):
 
 
 def _static_index(where, index, size, may_leave):
-  if not -size <= index < size and not may_leave:
+  if -size <= index < size:
+    return index % size
+  if not may_leave:
     raise ValueError(
         f"{where}: wanted an index in [{-size}, {size}), got {index}."
     )
-  return _canonical(index, size)
+  return size
 
 
 def _canonical(index, size):
@@ -228,14 +236,50 @@ def _from_dslice(where, entry, size, may_leave) -> Slice:
           f"{where}: wanted an integer scalar as the start of pl.ds, got "
           f"{aval}."
       )
+    start = _known_start(start)
+  reach = (length - 1) * step
+  if reach >= FAR:
+    raise NotImplementedError(
+        f"{where}: wanted pl.ds that spans at most {FAR} elements, since "
+        f"indices are computed with 32 bits, got size {length} and stride "
+        f"{step}. Access it in parts."
+    )
+  if not isinstance(start, (int, np.integer)):
     return Slice(start, int(length), step)
-  last = int(start) + (length - 1) * step
+  last = int(start) + reach
   if length and not may_leave and not (0 <= start and last < size):
     raise ValueError(
         f"{where}: wanted a slice within [0, {size}), got "
         f"[{start}, {last + 1}). Mask the elements outside."
     )
+  if last < 0 or start >= size:  # nothing is inside, however far it is
+    start, step = size if length else 0, 1
   return Slice(int(start), int(length), step)
+
+
+def _known_start(start: Any) -> Any:
+  """The start of a slice, as an int if it is an array of known value.
+
+  A `Slice` makes that part of its tree structure, which JAX hashes and
+  compares: an array can do neither, least of all while a function is traced.
+  """
+  is_dynamic = Slice(start, 1).is_dynamic_start
+  if is_dynamic or not isinstance(start, (jax.Array, np.ndarray, np.integer)):
+    return start
+  return operator.index(start)
+
+
+def with_known_starts(transform: Any) -> Any:
+  """A transform of a view, where `_known_start` holds for its slices."""
+  if not isinstance(transform, NDIndexer):
+    return transform
+  indices = tuple(
+      Slice(_known_start(i.start), i.size, i.stride)
+      if isinstance(i, Slice)
+      else i
+      for i in transform.indices
+  )
+  return NDIndexer(indices, transform.shape, transform.int_indexer_shape)
 
 
 # ## Axes of a region

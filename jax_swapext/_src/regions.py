@@ -305,6 +305,7 @@ class Window(NamedTuple):
 
   def to_window(self, v: jax.Array) -> jax.Array:
     """Spreads region-shaped values over the window; the gaps are 0."""
+    v = jnp.asarray(v)  # A literal of a jaxpr may be a Python bool.
     zero = np.zeros((), v.dtype)
     if self._squeezed:
       v = lax.expand_dims(v, self._squeezed)

@@ -31,7 +31,7 @@ def check_access(name: str, ref: Any, access: Any, n_operands: int) -> Any:
   """The aval of the accessed region, for an abstract eval rule."""
   if not isinstance(ref, jax.ref.AbstractRef):
     raise TypeError(f"{name}: wanted a Ref first, got {ref}.")
-  region = compat.transform_type(access.transforms, ref.inner_aval)
+  region = access_lib.view_type(access.transforms, ref.inner_aval)
   region = region.update(weak_type=False)
   varying = frozenset().union(
       *(compat.varying_axes(a) for a in jax.tree.leaves(access))

@@ -19,10 +19,14 @@ page cannot promise what the code does not do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import dataclasses
 import html
 import textwrap
+from typing import Any
+
+from jax.typing import DTypeLike
+import numpy as np
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = tuple(
@@ -81,7 +85,7 @@ class Row:
     )
 
 
-_TITLES = ("place", "memory", "operations", "dtypes", "", "note")
+_TITLES = ("place", "memory", "operations", "dtypes", "works", "note")
 
 
 class Matrix(tuple[Row, ...]):
@@ -90,7 +94,7 @@ class Matrix(tuple[Row, ...]):
   def __str__(self) -> str:
     if not self:
       return "no such row"
-    widths = (20, 8, 22, 22, 3, 40)
+    widths = (20, 11, 22, 22, 5, 40)
     lines = [_line(_TITLES, widths), _line(["-" * w for w in widths], widths)]
     for row in self:
       wrapped = [
@@ -142,20 +146,25 @@ def _line(cells, widths) -> str:
 
 
 def support(
-    operation: str | None = None,
+    operation: str | Callable[..., Any] | None = None,
     place: str | None = None,
-    dtype: str | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Matrix:
   """What works where: the support matrix, or the part of it that is asked for.
 
   Args:
-    operation: a public name, such as ``"atomic_add"``; ``"fetch_add"`` means
-      the same operation on arrays.
-    place: a part of a place's name, such as ``"CPU"``.
-    dtype: the name of a dtype.
+    operation: a public function or its name, such as ``"atomic_add"``;
+      ``"fetch_add"`` means the same operation on arrays.
+    place: a part of a place's name, such as ``"CPU"``, ``"SparseCore"``,
+      ``"warp code"`` or ``"Triton"``.
+    dtype: a dtype or its name.
 
   Returns:
     A tuple of rows that prints as a table.
+
+  Raises:
+    ValueError: there is no such operation, place or dtype; the message has
+      those that there are.
 
   Example:
     >>> import jax_swapext as jsx
@@ -164,16 +173,37 @@ def support(
   """
   rows = _ROWS
   if operation is not None:
-    fetch = operation.startswith("fetch_")
-    operation = operation.replace("fetch_", "atomic_")
-    rows = [r for r in rows if operation in r.operations]
-    if fetch:
+    fetches = tuple(
+        o.replace("atomic_", "fetch_") for o in REF_OPERATIONS
+        if o.startswith("atomic_")
+    )
+    operation = str(getattr(operation, "__name__", operation))
+    if operation not in (*REF_OPERATIONS, *fetches):
+      raise _unknown("operation", operation, (*REF_OPERATIONS, *fetches))
+    on_ref = operation.replace("fetch_", "atomic_")
+    rows = [r for r in rows if on_ref in r.operations]
+    if operation in fetches:
       rows = [r for r in rows if r.memory == "array"]
   if place is not None:
-    rows = [r for r in rows if place.lower() in r.place.lower()]
+    places = tuple(dict.fromkeys(r.place for r in _ROWS))
+    among = [p for p in places if place.lower() in p.lower()]
+    if not among:
+      raise _unknown("place", place, places)
+    rows = [r for r in rows if r.place in among]
   if dtype is not None:
+    names = tuple(dict.fromkeys(d for r in _ROWS for d in r.dtypes))
+    dtype = dtype if isinstance(dtype, str) else np.dtype(dtype).name
+    if dtype not in names:
+      raise _unknown("dtype", dtype, names)
     rows = [r for r in rows if dtype in r.dtypes]
   return Matrix(rows)
+
+
+def _unknown(what, given, known):
+  return ValueError(
+      f"support: wanted one of these as {what}: {', '.join(known)}; got"
+      f" {given!r}."
+  )
 
 
 def _rows(
@@ -431,9 +461,8 @@ def _pallas_triton() -> list[Row]:
       row(("atomic_cas",), cas, False, any_order, (orders,)),
       row(plain, ALL, False, "access the next larger one under a mask",
           ("sizes that are no powers of two",)),
-      row(plain, ALL, False,
-          "combine the indices into one, and reshape or bitcast the value",
-          ("views of views",)),
+      row(plain, ALL, False, "bitcast the value",
+          ("views of elements as larger or smaller ones",)),
   ]
 
 

@@ -25,6 +25,7 @@ from jax._src.pallas import cost_estimate
 from jax_swapext._src import atomic_cas
 from jax_swapext._src import atomic_rmw
 from jax_swapext._src import load
+from jax_swapext._src import native
 from jax_swapext._src import semantics
 from jax_swapext._src import swap
 
@@ -48,7 +49,13 @@ def _computes(ctx, *, tree, op=semantics.AtomicOp.CAS, **_):
   )
 
 
+def _means(ctx, *, jaxpr, **_):
+  del ctx
+  return cost_estimate.cost_estimate_jaxpr(jaxpr)
+
+
 cost_estimate.register_cost_rule(load.load_p, _moves)
 cost_estimate.register_cost_rule(swap.swap_p, _moves)
 cost_estimate.register_cost_rule(atomic_rmw.atomic_rmw_p, _computes)
 cost_estimate.register_cost_rule(atomic_cas.atomic_cas_p, _computes)
+cost_estimate.register_cost_rule(native.native_p, _means)

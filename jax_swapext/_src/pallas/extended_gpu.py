@@ -22,24 +22,26 @@ from __future__ import annotations
 
 import math
 
-from jax import numpy as jnp
+from jax._src.pallas.mosaic_gpu import core as gpu_core
 from jax._src.pallas.mosaic_gpu import primitives
 from jax_swapext._src import access as access_lib
 from jax_swapext._src import atomic_rmw
-from jax_swapext._src import extended
+from jax_swapext._src import compat
 from jax_swapext._src import load
+from jax_swapext._src import native
+from jax_swapext._src import rewrite
 from jax_swapext._src import semantics
 from jax_swapext._src import swap
 
 Access = access_lib.Access
 AtomicOp = semantics.AtomicOp
-Rewritten = extended.Rewritten
+Rewritten = rewrite.Rewritten
 
 _WARPGROUP_SIZE = 128
 
 
 def _is_whole_warpgroups(ref, transforms) -> bool:
-  size = math.prod(extended.view_aval(ref, transforms).shape)
+  size = math.prod(rewrite.view_aval(ref, transforms).shape)
   return size % _WARPGROUP_SIZE == 0
 
 
@@ -47,9 +49,10 @@ def _load(eqn, used):
   del used
   ref, *leaves = eqn.invars
   transforms = eqn.params["tree"].unflatten(leaves)
-  if not extended.is_ordinary(ref, transforms, eqn.outvars[0].aval.dtype):
+  dtype = eqn.outvars[0].aval.dtype
+  if not rewrite.is_ordinary(ref, transforms, dtype, plain=True):
     return None
-  scalar = not extended.view_aval(ref, transforms).shape
+  scalar = not rewrite.view_aval(ref, transforms).shape
   if scalar or _is_whole_warpgroups(ref, transforms):
     return None
   return Rewritten(
@@ -61,7 +64,7 @@ def _store(eqn, used):
   del used
   ref, value, *leaves = eqn.invars
   transforms = eqn.params["tree"].unflatten(leaves)
-  if not extended.is_ordinary(ref, transforms, value.aval.dtype):
+  if not rewrite.is_ordinary(ref, transforms, value.aval.dtype, plain=True):
     return None
   scalar = math.prod(value.aval.shape) == 1
   if scalar or _is_whole_warpgroups(ref, transforms):
@@ -75,19 +78,49 @@ def _atomic_store(eqn, used):
   args_tree, kind = eqn.params["args_tree"], eqn.params["atomic_type"]
   ref, transforms, value = args_tree.unflatten(eqn.invars)
   op = AtomicOp(kind.value)
-  if not extended.is_ordinary(ref, transforms, value.aval.dtype, op):
+  if not rewrite.is_ordinary(ref, transforms, value.aval.dtype, op):
     return None
-  compares = op in (AtomicOp.MAX, AtomicOp.MIN)
-  is_float = jnp.issubdtype(value.aval.dtype, jnp.floating)
-  if _is_whole_warpgroups(ref, transforms) and not (compares and is_float):
-    return None
+  if _is_whole_warpgroups(ref, transforms):
+    # The layout of the value decides, and other backends have no rule.
+    update = getattr(atomic_rmw, f"atomic_{kind.value}")
+
+    def meaning(*flat):
+      ref, transforms, value = args_tree.unflatten(flat)
+      update(rewrite.view(ref, transforms), None, value)
+      return ()
+
+    return native.equation(eqn, meaning)
   access = Access(tuple(transforms), None, (value,))
-  params = extended.atomic_params(op)
+  params = rewrite.atomic_params(op)
   return Rewritten(atomic_rmw.atomic_rmw_p, ref, access, params, False)
 
 
-extended.rewrites[primitives.load_p] = _load
+def _lowers_tiles(transforms) -> bool:
+  """Whether stock can move a region of a tiled Ref: whole tiles of it."""
+  tiling = ()
+  for t in transforms:
+    if isinstance(t, gpu_core.UntilingTransform):
+      tiling = t.tiling
+    elif isinstance(t, compat.TransposeTransform):
+      return True  # What it does to the tiles is for stock to say.
+    elif isinstance(t, compat.NDIndexer) and tiling:
+      tiled = t.indices[-len(tiling):]
+      if t.int_indexer_shape or not all(map(_is_tiles, tiled, tiling)):
+        return False
+  return True
+
+
+def _is_tiles(index, tile) -> bool:
+  if not isinstance(index, compat.Slice) or index.stride != 1:
+    return False
+  known = [x for x in (index.start, index.size) if isinstance(x, int)]
+  return all(x % tile == 0 for x in known)
+
+
+rewrite.own_views[gpu_core.UntilingTransform] = _lowers_tiles
+rewrite.own_views[gpu_core.UnswizzleRef] = _lowers_tiles
+rewrite.rules[primitives.load_p] = _load
 # Drop the condition once jax >= 0.12: `plgpu.store` is new there.
 if hasattr(primitives, "store_p"):
-  extended.rewrites[primitives.store_p] = _store
-extended.rewrites[primitives.atomic_store_p] = _atomic_store
+  rewrite.rules[primitives.store_p] = _store
+rewrite.rules[primitives.atomic_store_p] = _atomic_store

@@ -40,6 +40,7 @@ from jax_swapext._src import atomic_rmw
 from jax_swapext._src import compat
 from jax_swapext._src import indexing
 from jax_swapext._src import load
+from jax_swapext._src import native
 from jax_swapext._src import semantics
 from jax_swapext._src import swap
 from jax_swapext._src.pallas import gpu_sync
@@ -54,7 +55,7 @@ _SYNC = (gpu_sync.warp_barrier_p, gpu_sync.warp_commit_smem_p)
 
 
 def _is_ours(eqn) -> bool:
-  if eqn.primitive in (*_OURS, *_SYNC):
+  if eqn.primitive in (*_OURS, *_SYNC, native.native_p):
     return True
   # The interpreter binds jit on values, which a Ref is not.
   return eqn.primitive is pjit.jit_p and _contains_ours(eqn.params["jaxpr"])
@@ -120,7 +121,7 @@ def _in_pieces(
 
 
 def _interpret_one(self, eqn, token, invals):
-  if eqn.primitive is pjit.jit_p:
+  if eqn.primitive in (pjit.jit_p, native.native_p):
     inner = eqn.params["jaxpr"]
     if consts := getattr(inner, "consts", ()):
       raise NotImplementedError(f"jit with constants in a kernel: {consts}")

@@ -24,6 +24,7 @@ else.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import math
 from typing import Any
 
@@ -42,6 +43,7 @@ from jax_swapext._src import array_access
 from jax_swapext._src import compat
 from jax_swapext._src import indexing
 from jax_swapext._src import load
+from jax_swapext._src import native
 from jax_swapext._src import semantics
 from jax_swapext._src import swap
 from jax_swapext._src.pallas import stock
@@ -66,19 +68,21 @@ _REMOTE = frozenset(
 
 def expand(jaxpr: Any) -> Any:
   """The jaxpr with our equations replaced; the same one if it has none."""
-  if not any(eqn.primitive in tpu_lowering.PRIMITIVES for eqn in jaxpr.eqns):
+  ours = (*tpu_lowering.PRIMITIVES, native.native_p)
+  if not any(eqn.primitive in ours for eqn in jaxpr.eqns):
     return jaxpr
   return jaxpr.replace(eqns=[_expand_eqn(eqn) for eqn in jaxpr.eqns])
 
 
 def _expand_eqn(eqn: Any) -> Any:
+  if eqn.primitive is native.native_p:
+    return _in_place_of(eqn, core.jaxpr_as_fun(eqn.params["jaxpr"]))
   if eqn.primitive not in tpu_lowering.PRIMITIVES:
     return eqn
   if eqn.invars[0].aval.memory_space not in _REMOTE:
     plain = stock.as_stock(eqn)
     if plain is not eqn:
       return plain
-  avals = [v.aval for v in eqn.invars]
   # What is known now keeps its value: it decides what is in bounds.
   known = {
     k: v.val for k, v in enumerate(eqn.invars) if isinstance(v, core.Literal)
@@ -88,7 +92,13 @@ def _expand_eqn(eqn: Any) -> Any:
     leaves = [known.get(k + 1, x) for k, x in enumerate(leaves)]
     return _access(ref, *leaves, prim=eqn.primitive, params=eqn.params)
 
-  [call] = jax.make_jaxpr(lambda *args: jax.jit(whole)(*args))(*avals).eqns
+  return _in_place_of(eqn, whole)
+
+
+def _in_place_of(eqn: Any, fun: Callable[..., Any]) -> Any:
+  """A `jit` of a function, as an equation with the operands of another."""
+  avals = [v.aval for v in eqn.invars]
+  [call] = jax.make_jaxpr(lambda *args: jax.jit(fun)(*args))(*avals).eqns
   return call.replace(
     invars=eqn.invars, outvars=eqn.outvars, source_info=eqn.source_info
   )
@@ -320,7 +330,7 @@ def _get(ref, index, remote: bool):
 def _set(ref, index, value, remote: bool, mask=None) -> None:
   value = _uncarry(value, ref.dtype)
   if not remote:
-    pallas_primitives.store(_at(ref, index), None, value, mask=mask)
+    _store(ref, index, value, mask)
     return
   view: Any = _at(ref, _unsqueezed(index))
 
@@ -329,6 +339,28 @@ def _set(ref, index, value, remote: bool, mask=None) -> None:
     pltpu.sync_copy(scratch, view)
 
   pl.run_scoped(body, pltpu.VMEM(view.shape, view.dtype))
+
+
+def _store(ref, index, value, mask) -> None:
+  shape = value.shape
+  if mask is None or not shape or shape[0] == min(shape):
+    pallas_primitives.store(_at(ref, index), None, value, mask=mask)
+    return
+  # The interpreter compares the rows of a mask with the length of every axis,
+  # and calls those beyond it out of bounds: only a first axis that is the
+  # shortest is safe. So each row is stored by itself.
+  index = list(index) or [Slice(0, m) for m in shape]
+  axis = next(d for d, i in enumerate(index) if isinstance(i, Slice))
+  rows = index[axis]
+
+  def row(k, _):
+    index[axis] = Slice(rows.start + k * rows.stride, 1)
+    value_row, mask_row = (
+      lax.dynamic_slice_in_dim(x, k, 1) for x in (value, mask)
+    )
+    pallas_primitives.store(_at(ref, index), None, value_row, mask=mask_row)
+
+  lax.fori_loop(0, shape[0], row, None)
 
 
 _interpret_jaxpr = interpret_pallas_call._interpret_jaxpr

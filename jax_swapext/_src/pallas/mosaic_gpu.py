@@ -35,6 +35,7 @@ from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax_swapext._src import atomic_cas
 from jax_swapext._src import atomic_rmw
 from jax_swapext._src import compat
+from jax_swapext._src import fetch_update
 from jax_swapext._src import load
 from jax_swapext._src import semantics
 from jax_swapext._src import swap
@@ -42,6 +43,7 @@ from jax_swapext._src.pallas import gpu_dialect
 from jax_swapext._src.pallas import gpu_engine
 from jax_swapext._src.pallas import gpu_ir
 from jax_swapext._src.pallas import gpu_layouts
+from jax_swapext._src.pallas import gpu_native
 from jax_swapext._src.pallas import gpu_site
 from jax_swapext._src.pallas import gpu_view
 from jax_swapext._src.pallas import gpu_warp_math
@@ -77,14 +79,15 @@ def _plain_index(site: Site) -> bool:
 
 def _fits_tiles(site: Site, ctx) -> bool:
   """Whether stock can move the region of a tiled Ref, if it is one."""
-  if not any(
-      isinstance(t, gpu_core.UntilingTransform)
-      for t in site.access_avals().transforms
-  ):
-    return True
+  tiled = [
+      t for t in site.access_avals().transforms
+      if isinstance(t, gpu_core.UntilingTransform)
+  ]
+  shape = site.region().shape
+  if not tiled or not shape:
+    return not tiled
   if ctx.out_layout_hint is not None:
     return True  # Whoever asked for a layout knows the tiling.
-  shape = site.region().shape
   # Without one, stock takes the layout of a matrix product's result.
   return len(shape) == 2 and shape[0] % 64 == 0 and shape[1] % 8 == 0
 
@@ -107,6 +110,8 @@ def _stock_lowers(site: Site, ctx, ref, from_stock: bool) -> bool:
   shape = site.region().shape
   swaps = request.reads and request.writes
   if not shape:
+    if not _fits_tiles(site, ctx):
+      return False
     if swaps:
       return False  # Threads may store before others have read.
     # Stock has no scalar load from SMEM in warp code of Warpgroup lowering.
@@ -119,10 +124,8 @@ def _stock_lowers(site: Site, ctx, ref, from_stock: bool) -> bool:
     if ctx.out_layout_hint is not None:
       return True  # Whoever asked for a layout knows what it can load.
   if math.prod(shape) % gpu_ir.WARPGROUP_SIZE:
-    # Under Lane lowering, one element is the same for all threads.
-    return lane and from_stock and not swaps and not request.reads and (
-        math.prod(shape) == 1
-    )
+    # One element is the same for all threads.
+    return from_stock and not request.reads and math.prod(shape) == 1
   if request.dtype == np.dtype(bool) or not _fits_tiles(site, ctx):
     return False
   if swaps:
@@ -369,4 +372,9 @@ _register(
         aval, tree, AtomicOp.CAS, leaf_avals=leaf_avals, **params
     ),
 )
+for _semantics in _ALL_SEMANTICS:
+  lowering.register_lowering_rule(fetch_update.fetch_update_p, *_semantics)(
+      fetch_update.refuse_in_kernel
+  )
 gpu_warp_math.register()
+gpu_native.register()

@@ -121,14 +121,9 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
       "Copy the block with pltpu.sync_copy.",
     )
   if region is None:
-    if from_stock and plain:
+    if from_stock and plain and sc_stock.is_chain(avals.transforms, view, ctx):
       return lower_stock()
-    raise sc_indexed.refuse(
-      update,
-      "a chain of views of VMEM",
-      "an indexed access takes one index",
-      "Combine the indices into one.",
-    )
+    return _lower_chain(prim, ctx, ref, leaves, tree, params)
   # Whoever wrote stock syntax gets what that gives, packed elements too.
   if (from_stock or not packed) and sc_stock.is_stock(
     region, dtype, update, ctx
@@ -146,6 +141,36 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
   return sc_indexed.lower_indexed(
     ctx, ref, access, avals, region, dtype, update
   )
+
+
+def _lower_chain(prim, ctx, ref, leaves, tree, params):
+  """Lowers an access by one index after another as one by a single index."""
+  update = tpu_lowering.update_of(prim, tree.unflatten(leaves), params)
+
+  def run(ref, leaves):
+    access = tree.unflatten(leaves)
+    region = tpu_region.region_of(
+      update.name, jax.typeof(ref), access.transforms
+    )
+    index = compat.NDIndexer(region.indices, region.shape, region.int_shape)
+    if not tpu_lowering.is_simple((*region.prefix, index)):
+      raise sc_indexed.refuse(
+        update,
+        "a part of VMEM seen in another shape or dtype",
+        "an indexed access takes one index",
+        "Reshape or bitcast the Ref first, or the value.",
+      )
+    natural = functools.partial(tpu_region.to_natural, region)
+    access = access._replace(
+      transforms=(*region.prefix, index),
+      mask=None if access.mask is None else natural(access.mask),
+      operands=tuple(map(natural, access.operands)),
+    )
+    flat, at_once = jax.tree.flatten(access)
+    out = prim.bind(ref, *flat, tree=at_once, **params)
+    return tpu_region.from_natural(region, out[0]) if out else None
+
+  return tpu_lowering.lower_decomposed(ctx, ref, leaves, run)
 
 
 def _lower_flags(prim, ctx, ref, leaves, tree, params):
@@ -257,4 +282,16 @@ def _assembled(scalars: Sequence[Any], dtype):
   return pl.run_scoped(body, pltpu.VMEM((n,), dtype))
 
 
+def _lowers_natively(stock, ref) -> bool:
+  """Whether stock lowers a gather, a compressing store or the like."""
+  # When the rules are registered, this module is not there yet.
+  from jax._src.pallas.mosaic import sc_primitives
+
+  if stock in (sc_primitives.gather_p, sc_primitives.scatter_p):
+    return tpu_lowering.memory_space(ref) == "vmem"
+  return stock in (sc_primitives.load_p, sc_primitives.swap_p)
+
+
 tpu_lowering.register([_VECTOR, _SCALAR], _lower, ensure_mlir_values=True)
+tpu_lowering.register_native([_VECTOR], _lowers_natively)
+tpu_lowering.register_native([_SCALAR], lambda *_: False)

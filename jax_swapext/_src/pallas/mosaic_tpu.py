@@ -87,13 +87,36 @@ def stock_strides(
   region: Region, memory: tpu_tiles.Memory, dtype: Any
 ) -> bool:
   """Whether Mosaic's strided load and store take the region's strides."""
-  if tpu_values.packing(dtype) > 1 or memory.lane is None or memory.whole:
+  return tpu_values.packing(dtype) == 1 and _rows_in_a_tile(region, memory)
+
+
+def _is_packed_strided_load(
+  region: Region, memory: tpu_tiles.Memory, dtype: Any, update: Update
+) -> bool:
+  """Whether Mosaic's strided load takes elements that share words, too."""
+  if not update.is_load or not _rows_in_a_tile(region, memory):
     return False
-  if region.shape[memory.lane] != tpu_tiles.LANES:
+  starts = [i.start if isinstance(i, Slice) else i for i in region.indices]
+  if memory.row is None or not all(map(tpu_region.is_static, starts)):
+    return False
+  rows = region.indices[memory.row]
+  return isinstance(rows, Slice) and not rows.size % tpu_values.packing(dtype)
+
+
+def _rows_in_a_tile(region: Region, memory: tpu_tiles.Memory) -> bool:
+  """Whether a row has at most one tile's lanes, and is accessed from the first.
+
+  Strided loads and stores take neither more lanes nor others.
+  """
+  if memory.lane is None or memory.whole:
+    return False
+  if region.shape[memory.lane] > tpu_tiles.LANES:
     return False
   lane = region.indices[memory.lane]
-  # The strided operations take neither a lane stride nor a lane offset.
-  return tpu_region.is_whole(lane, tpu_tiles.LANES)
+  start, step = lane, 1
+  if isinstance(lane, Slice):
+    start, step = lane.start, lane.stride
+  return tpu_region.is_static(start) and int(start) == 0 and step == 1
 
 
 def is_stock_vmem(
@@ -101,8 +124,18 @@ def is_stock_vmem(
   memory: tpu_tiles.Memory,
   dtype: Any,
   update: Update,
+  stock_syntax: bool = False,
 ) -> bool:
-  """Whether the stock rules lower the access, and libtpu what they emit."""
+  """Whether the stock rules lower the access, and libtpu what they emit.
+
+  Args:
+    region: What is accessed.
+    memory: Where it lies.
+    dtype: Of the Ref.
+    update: What is done to it.
+    stock_syntax: Whether the kernel has it so: its module is to stay as it is,
+      where ours has a form that more versions of libtpu take.
+  """
   if region.int_shape or not math.prod(region.natural_shape or (1,)):
     return False
   if not region.shape:
@@ -118,7 +151,10 @@ def is_stock_vmem(
   if scalar and (not update.is_load or packed):
     return False
   if any(region.indices[d].stride != 1 for d in region.slices):
-    if update.mask is not None or not stock_strides(region, memory, dtype):
+    strided = stock_strides(region, memory, dtype) or (
+      stock_syntax and _is_packed_strided_load(region, memory, dtype, update)
+    )
+    if update.mask is not None or not strided:
       return False
   if update.mask is not None:
     # The stock rule also loads what it stores to, masked off or not.
@@ -139,7 +175,7 @@ def is_stock_vmem(
       tile = tpu_tiles.LANES * pack
     elif d == memory.row:
       tile = tpu_tiles.row_tile(memory, region, dtype)
-      if tpu_windows.Window._whole_row(region, memory, dtype):
+      if tpu_windows.Window.is_whole_row(region, memory, dtype):
         tile = 1
     if region.multiple(start) % tile:
       return False
@@ -176,7 +212,7 @@ def is_stock_chain(
       region = dataclasses.replace(region, prefix=tuple(chain[:k]))
       memory = physical_view(region, block_shape)
       here = update if k == len(chain) - 1 else slicing
-      if not is_stock_vmem(region, memory, aval.dtype, here):
+      if not is_stock_vmem(region, memory, aval.dtype, here, True):
         return False
     aval = t.transform_type(aval)
   return True
@@ -231,7 +267,6 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
   update = tpu_lowering.update_of(prim, access, params)
   dtype = compat.transform_type(avals.transforms, ref_aval).dtype
   space = tpu_lowering.memory_space(ref)
-  refuse_dtype(update, dtype)
   if space not in ("vmem", "smem", "any", "hbm"):
     raise NotImplementedError(
       f"{update.name}: wanted a Ref in VMEM, SMEM, HBM or ANY memory on the"
@@ -249,7 +284,9 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
       update.name, ref_aval, access.transforms, known
     )
     memory = physical_view(region, block_shape)
-    stock = space == "vmem" and is_stock_vmem(region, memory, dtype, update)
+    stock = space == "vmem" and is_stock_vmem(
+      region, memory, dtype, update, params.get("stock") is not None
+    )
   else:
     # In our own terms, a chain is one index, which costs less.
     stock = (
@@ -266,6 +303,8 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
     and not (update.is_load and update.operands)
     and prim in (load.load_p, swap.swap_p)
   )
+  if not stock or params.get("stock") is None:
+    refuse_dtype(update, dtype)
   if stock:
     value = mask = None
     if not update.is_load:
@@ -341,3 +380,4 @@ def access_region(ref, region, space, block_shape, update):
 
 
 tpu_lowering.register([_TC], _lower, ensure_mlir_values=False)
+tpu_lowering.register_native([_TC], lambda *_: False)

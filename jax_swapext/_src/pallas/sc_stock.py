@@ -22,6 +22,7 @@ import jax
 from jax._src.lib.mlir import ir
 from jax._src.pallas.mosaic import sc_core
 from jax._src.pallas.mosaic import sc_lowering
+from jax_swapext._src import compat
 from jax_swapext._src.pallas import tpu_lowering
 from jax_swapext._src.pallas import tpu_region
 
@@ -94,6 +95,19 @@ def lower_add(ctx, ref, access, avals) -> list[Any]:
 def is_stock(region: Region, dtype, update: Update, ctx) -> bool:
   """Whether the stock rules lower the access."""
   return is_plain(update) and _is_window(region, dtype, ctx)
+
+
+def is_chain(transforms, view, ctx) -> bool:
+  """Whether the stock rules lower an access by one index after another."""
+  passes = ctx.lowering_context.needs_layout_passes
+  if not passes and view.shape not in sc_core.supported_shapes(view.dtype):
+    return False
+  return bool(view.shape) and all(
+    not t.int_indexer_shape
+    and all(i.stride == 1 for i in t.indices if isinstance(i, compat.Slice))
+    for t in transforms
+    if isinstance(t, compat.NDIndexer)
+  )
 
 
 def _is_window(region: Region, dtype, ctx) -> bool:

@@ -30,6 +30,7 @@ from typing import Any
 from jax._src import core
 from jax._src.interpreters import partial_eval as pe
 from jax._src.pallas.mosaic import pallas_call_registration
+from jax_swapext._src import native
 from jax_swapext._src.pallas import tpu_lowering
 
 _TC_TILING: contextvars.ContextVar[bool | None] = contextvars.ContextVar(
@@ -48,7 +49,14 @@ def _has_ours(jaxpr: Any) -> bool:
     eqn.primitive in tpu_lowering.PRIMITIVES and eqn.params.get("stock") is None
     for eqn in jaxpr.eqns
   )
-  return ours or any(map(_has_ours, core.subjaxprs(jaxpr)))
+  # What an equation of `native` means elsewhere is not in this kernel.
+  inner = [
+    j
+    for eqn in jaxpr.eqns
+    if eqn.primitive is not native.native_p
+    for j in core.jaxprs_in_params(eqn.params)
+  ]
+  return ours or any(map(_has_ours, inner))
 
 
 def _without_unused(jaxpr: Any) -> Any:

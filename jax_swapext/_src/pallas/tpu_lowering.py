@@ -19,12 +19,13 @@ function over stock operations is lowered in its place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import functools
 import math
 from typing import Any
 
 import jax
+from jax._src import pjit
 from jax._src.lib.mlir import ir
 from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic import lowering
@@ -33,7 +34,9 @@ from jax_swapext._src import access as access_lib
 from jax_swapext._src import atomic_cas
 from jax_swapext._src import atomic_rmw
 from jax_swapext._src import compat
+from jax_swapext._src import fetch_update
 from jax_swapext._src import load
+from jax_swapext._src import native
 from jax_swapext._src import semantics
 from jax_swapext._src import swap
 from jax_swapext._src.pallas import tpu_region
@@ -70,6 +73,37 @@ def register(
     # JAX's cache of lowered equations cannot tell two kernels apart that
     # differ in what our decision depends on.
     lowering._uncacheable_primitives.add(prim)
+  lowering.register_lowering_rule(
+    fetch_update.fetch_update_p, kernel_types=kernel_types
+  )(fetch_update.refuse_in_kernel)
+
+
+def register_native(
+  kernel_types: Sequence[Any], lowers: Callable[[Any, Any], bool]
+) -> None:
+  """Makes cores lower equations of `native`, by the stock rule or as jaxprs.
+
+  Args:
+    kernel_types: the cores.
+    lowers: whether the stock rule lowers, given the stock primitive and its
+      first operand.
+  """
+
+  def rule(ctx, *args, stock, stock_params, jaxpr):
+    kernel_type = ctx.lowering_context.kernel_type
+    rules = lowering.lowering_rules[kernel_type]
+    as_stock = stock in rules and lowers(stock, args[0])
+    taken = stock if as_stock else pjit.jit_p
+    if (taken, kernel_type) not in lowering.skip_mlir_conversions:
+      args = [*map(lowering._ensure_valid_argument, args, ctx.avals_in)]
+    if as_stock:
+      return native.call_stock(rules, ctx, args, stock, stock_params)
+    return rules[taken](ctx, *args, jaxpr=jaxpr)
+
+  lowering.register_lowering_rule(
+    native.native_p, kernel_types=kernel_types, ensure_mlir_values=False
+  )(rule)
+  lowering._uncacheable_primitives.add(native.native_p)
 
 
 def update_of(prim: Any, access: Access, params: dict[str, Any]) -> Update:

@@ -69,7 +69,7 @@ class Window:
         )
       elif d == memory.row:
         tile = tpu_tiles.row_tile(memory, region, dtype)
-        if self._whole_row(region, memory, dtype):
+        if self.is_whole_row(region, memory, dtype):
           tile = 1
         padded = tpu_tiles.padded_rows(extent, dtype)
         span = tpu_tiles.span_of(
@@ -98,7 +98,7 @@ class Window:
     )
 
   @staticmethod
-  def _whole_row(region: Region, memory: Memory, dtype: Any) -> bool:
+  def is_whole_row(region: Region, memory: Memory, dtype: Any) -> bool:
     """One full row of two tiles or more may start anywhere (32-bit)."""
     if memory.lane is None or tpu_values.packing(dtype) > 1:
       return False

@@ -13,10 +13,10 @@
 # limitations under the License.
 """Lowering rules of the Ref primitives for Pallas Triton kernels.
 
-That backend is deprecated: to drop it, delete this file, its line in
-`_RULES_FOR` and its rows in `support`. An access without integer arrays and
-without a mask goes to JAX's own rule; any other becomes pointers, one for each
-element, which Triton's masked loads, stores and atomics take.
+That backend is deprecated: to drop it, delete this file and `triton_view`, its
+line in `_RULES_FOR` and its rows in `support`. An access without integer arrays
+and without a mask goes to JAX's own rule; any other becomes pointers, one for
+each element, which Triton's masked loads, stores and atomics take.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ import math
 from typing import Any
 
 import jax
+from jax._src import pjit
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import arith
 from jax._src.lib.mlir.dialects import gpu
 from jax._src.lib.triton import dialect as tt
-from jax._src.pallas import core as pallas_core
 from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.triton import lowering
 from jax_swapext._src import atomic_cas
 from jax_swapext._src import atomic_rmw
 from jax_swapext._src import compat
-from jax_swapext._src import indexing
+from jax_swapext._src import fetch_update
 from jax_swapext._src import load
+from jax_swapext._src import native
 from jax_swapext._src import semantics
 from jax_swapext._src import swap
+from jax_swapext._src.pallas import triton_view
 import numpy as np
 
 AtomicOp = semantics.AtomicOp
@@ -57,102 +59,6 @@ _SCOPES = {
     "device": tt.MemSyncScope.GPU,
     "system": tt.MemSyncScope.SYSTEM,
 }
-
-
-def _refuse(name: str, wanted: str, got: str, way_out: str):
-  return NotImplementedError(
-      f"{name}: wanted {wanted} in a Triton kernel, got {got}. {way_out}."
-  )
-
-
-# ## The region
-
-
-def _indexer(name, ref_aval, transforms, avals):
-  """The one indexer of an access, and the same with avals for indices."""
-  if not transforms:
-    trivial = compat.NDIndexer.make_trivial_indexer(ref_aval.shape)
-    return trivial, trivial
-  if len(transforms) > 1 or not isinstance(transforms[0], compat.NDIndexer):
-    raise _refuse(
-        name, "a Ref with at most one index", f"the view {transforms}",
-        "Combine the indices into one, and reshape or bitcast the value",
-    )
-  return transforms[0], avals[0]
-
-
-def _check_sizes(name, shape):
-  if any(n & (n - 1) or not n for n in shape):
-    raise _refuse(
-        name, "a region with powers of two as sizes", f"shape {shape}",
-        "Access the next larger one under a mask",
-    )
-
-
-def _along(x, positions, shape):
-  """Spreads `x` over `shape`; its axes are those at `positions`."""
-  if isinstance(x.type, ir.RankedTensorType):
-    for d in range(len(shape)):
-      if d not in positions:
-        x = lowering._expand_dims(x, d)
-  return lowering._bcast_to(x, shape)
-
-
-def _pointers(ptr, block, indexer, avals, shape):
-  """Pointers to the region's elements, and a mask of what is in the array."""
-  sizes = block.full_shape_dtype.shape
-  nbytes = math.prod(sizes) * block.full_shape_dtype.dtype.itemsize
-  index_type = ir.IntegerType.get_signless(64 if nbytes > 2**31 else 32)
-  labels = indexing.int_labels(len(indexer.int_indexer_shape))
-  axes = indexing.region_axes(avals.indices, labels)
-
-  def full(value):
-    return _along(lowering._ir_constant(value, index_type), (), shape)
-
-  def cast(x, aval=None):
-    if not isinstance(x, ir.Value):
-      return lowering._ir_constant(int(x), index_type)
-    signed = aval is None or np.issubdtype(aval.dtype, np.signedinteger)
-    return lowering._ir_cast(x, index_type, signed=signed)
-
-  def within_block(d, entry, aval):
-    if not isinstance(aval, compat.Slice):
-      positions = [axes.index(label) for label in labels]
-      if not getattr(aval, "shape", ()):
-        positions = []
-      return _along(cast(entry, aval), positions, shape)
-    start = _along(
-        cast(entry.start, None if isinstance(aval.start, int) else aval.start),
-        (), shape,
-    )
-    if entry.size == 1:
-      return start
-    steps = cast(lowering._make_range(0, int(entry.size)))
-    steps = _along(steps, (axes.index(d),), shape)
-    return lowering._add(start, lowering._mul(steps, full(entry.stride)))
-
-  offsets, inside, d = full(0), None, 0
-  for k, (size, block_size, start, alignment) in enumerate(
-      zip(
-          sizes, block.block_shape, block.start_indices,
-          block.start_indices_alignment, strict=True,
-      )
-  ):
-    if isinstance(block_size, pallas_core.Squeezed):
-      index = full(0)
-    else:
-      index = within_block(d, indexer.indices[d], avals.indices[d])
-      d += 1
-    if start is not None:
-      index = lowering._add(index, _along(cast(start), (), shape))
-    if isinstance(block_size, int) and (
-        size % block_size or alignment % block_size
-    ):
-      here = arith.cmpi(arith.CmpIPredicate.ult, index, full(size))
-      inside = here if inside is None else arith.andi(inside, here)
-    stride = math.prod(sizes[k + 1 :])
-    offsets = lowering._add(offsets, lowering._mul(index, full(stride)))
-  return lowering._add(lowering._bcast_to(ptr, shape), offsets), inside
 
 
 # ## Plain accesses
@@ -177,16 +83,20 @@ def _call_stock(ctx, primitive, ref, leaves, tree, **params):
   )
 
 
+def _region(ctx, tree) -> Any:
+  """The type of what is accessed."""
+  ref_aval, *avals = ctx.avals_in
+  transforms = tree.unflatten(avals).transforms
+  return compat.transform_type(transforms, ref_aval.inner_aval)
+
+
 def _access(ctx, name, ref, leaves, tree):
   """(pointers, mask or None, operands), all of the region's shape."""
   access, avals = tree.unflatten(leaves), tree.unflatten(ctx.avals_in[1:])
-  indexer, index_avals = _indexer(
-      name, ctx.avals_in[0], access.transforms, avals.transforms
-  )
-  shape = compat.indexer_shape(indexer)
-  _check_sizes(name, shape)
-  pointers, mask = _pointers(
-      ref, ctx.block_infos[0], indexer, index_avals, shape
+  shape = _region(ctx, tree).shape
+  pointers, mask = triton_view.pointers_to(
+      name, ctx.avals_in[0], ref, ctx.block_infos[0], access.transforms,
+      avals.transforms,
   )
 
   def value(x, aval):
@@ -201,17 +111,17 @@ def _access(ctx, name, ref, leaves, tree):
   return pointers, mask, operands
 
 
-def _is_stock(name, ctx, leaves, tree, stock) -> bool:
+def _is_stock(name, ctx, tree, stock) -> bool:
   """Whether JAX's rule lowers this access, if it is a plain one.
 
   An access from stock syntax (`stock`) has the module of that, also where it
   has a mask or integer arrays, which we lower otherwise.
   """
-  access, avals = tree.unflatten(leaves), tree.unflatten(ctx.avals_in[1:])
-  indexer, index_avals = _indexer(
-      name, ctx.avals_in[0], access.transforms, avals.transforms
-  )
-  _check_sizes(name, compat.indexer_shape(indexer))
+  avals = tree.unflatten(ctx.avals_in[1:])
+  indexer = triton_view.single_indexer(ctx.avals_in[0], avals.transforms)
+  if indexer is None:
+    return False
+  triton_view.check_sizes(name, compat.indexer_shape(indexer))
   if stock is not None:
     return True
   return (
@@ -220,7 +130,7 @@ def _is_stock(name, ctx, leaves, tree, stock) -> bool:
       # JAX reads unsigned all indices, which narrow negative ones are not.
       and all(
           isinstance(i, compat.Slice) or np.dtype(i.dtype).itemsize >= 4
-          for i in _avals(index_avals)
+          for i in _avals(indexer)
       )
   )
 
@@ -245,7 +155,7 @@ def _read(pointers, mask, other=None):
 
 
 def _load_rule(ctx, ref, *leaves, tree, stock):
-  if _is_stock("load", ctx, leaves, tree, stock):
+  if _is_stock("load", ctx, tree, stock):
     return [_call_stock(
         ctx, pallas_primitives.load_p, ref, leaves, tree, cache_modifier=None,
         is_volatile=False,
@@ -256,7 +166,7 @@ def _load_rule(ctx, ref, *leaves, tree, stock):
 
 def _swap_rule(ctx, ref, *leaves, tree, need_old, stock):
   name = "swap" if need_old else "store"
-  if not need_old and _is_stock(name, ctx, leaves, tree, stock):
+  if not need_old and _is_stock(name, ctx, tree, stock):
     _call_stock(ctx, pallas_primitives.swap_p, ref, leaves, tree)
     return []
   pointers, mask, [value] = _access(ctx, name, ref, leaves, tree)
@@ -281,12 +191,12 @@ def _check_atomic(name, op, order, dtype, tree, avals):
       AtomicOp.ADD: (16, 32, 64) if dtype == np.float16 else (32, 64),
   }.get(op, (32, 64))
   if is_float and op in (AtomicOp.MAX, AtomicOp.MIN):
-    raise _refuse(
+    raise triton_view.refuse(
         name, "integers, since its maximum and minimum drop NaNs", f"{dtype}",
         "Lower through Mosaic GPU",
     )
   if dtype == np.dtype(bool) or bits not in widths:
-    raise _refuse(
+    raise triton_view.refuse(
         name, f"elements of {' or '.join(map(str, widths))} bits", f"{dtype}",
         "Keep them in a 32-bit Ref, or lower through Mosaic GPU",
     )
@@ -295,7 +205,7 @@ def _check_atomic(name, op, order, dtype, tree, avals):
       isinstance(t, compat.NDIndexer) and math.prod(t.int_indexer_shape) > 1
       for t in access.transforms
   ):
-    raise _refuse(
+    raise triton_view.refuse(
         name, 'updates in any order (order="any")', 'order="index"',
         'Pass order="any", or use jsx.fetch_* outside the kernel',
     )
@@ -316,14 +226,14 @@ def _rmw_rule(
 ):
   name = f"atomic_{op.value}"
   if op is AtomicOp.ADD_OR_SET or reverse:
-    raise _refuse(
+    raise triton_view.refuse(
         name, "an atomic update", "a derivative of one",
         "Differentiate outside the kernel, or use jsx.fetch_* on arrays",
     )
-  if stock is not None:
+  if stock is not None and _is_stock(name, ctx, tree, stock):
     old = _call_stock_atomic(ctx, op, ref, leaves, tree)
     return [old] if need_old else []
-  dtype = np.dtype(ctx.avals_in[0].dtype)
+  dtype = _region(ctx, tree).dtype
   _check_atomic(name, op, order, dtype, tree, ctx.avals_in[1:])
   pointers, mask, [value] = _access(ctx, name, ref, leaves, tree)
   old = lowering._atomic_rmw(
@@ -354,11 +264,11 @@ def _call_stock_atomic(ctx, op, ref, leaves, tree):
 
 def _cas_rule(ctx, ref, *leaves, tree, order, sem, scope, need_old):
   name = "atomic_cas"
-  dtype = np.dtype(ctx.avals_in[0].dtype)
+  dtype = _region(ctx, tree).dtype
   _check_atomic(name, AtomicOp.CAS, order, dtype, tree, ctx.avals_in[1:])
   pointers, mask, operands = _access(ctx, name, ref, leaves, tree)
   if mask is not None:
-    raise _refuse(
+    raise triton_view.refuse(
         name, "no mask, which its compare-and-swap lacks",
         "a mask, or a block that leaves the array",
         "Access exactly the elements that are meant, or lower through Mosaic"
@@ -380,7 +290,38 @@ def _cas_rule(ctx, ref, *leaves, tree, order, sem, scope, need_old):
   return [old if old.type == result else tt.bitcast(result, old)]
 
 
+# ## What is in Triton's own syntax
+
+
+def _lowers_natively(ctx, stock, params) -> bool:
+  """Whether the stock rule lowers the equation, and lowers it rightly."""
+  # When the rules are registered, this module is not there yet.
+  from jax._src.pallas.triton import primitives
+
+  if stock is primitives.atomic_cas_p:
+    # It updates what the pointer is to: the array's first element, wherever the
+    # block is.
+    return not ctx.block_infos[0].full_shape_dtype.shape
+  if stock not in lowering.triton_lowering_rules:
+    return False
+  if stock is compat.broadcast_to_p:
+    return True
+  ref, transforms, *_ = params["args_tree"].unflatten(ctx.avals_in)
+  return triton_view.single_indexer(ref, transforms) is not None
+
+
+def _native_rule(ctx, *args, stock, stock_params, jaxpr):
+  rules = lowering.triton_lowering_rules
+  if _lowers_natively(ctx, stock, dict(stock_params)):
+    return native.call_stock(rules, ctx, args, stock, stock_params)
+  return rules[pjit.jit_p](ctx, *args, jaxpr=jaxpr)
+
+
+lowering.register_lowering(native.native_p)(_native_rule)
 lowering.register_lowering(load.load_p)(_load_rule)
 lowering.register_lowering(swap.swap_p)(_swap_rule)
 lowering.register_lowering(atomic_rmw.atomic_rmw_p)(_rmw_rule)
 lowering.register_lowering(atomic_cas.atomic_cas_p)(_cas_rule)
+lowering.register_lowering(fetch_update.fetch_update_p)(
+    fetch_update.refuse_in_kernel
+)

@@ -223,8 +223,7 @@ _UNKNOWN = (
 def _target(platform, device) -> tuple[str | None, int | None]:
   """Why Triton cannot be used, if so, and the GPU's compute capability."""
   if importlib.util.find_spec("jax_triton") is None:
-    extra = "'jax_swapext[cuda]'" if platform == "cuda" else "jax-triton"
-    return f"jax_triton is not installed (pip install {extra})", None
+    return "jax_triton is not installed (pip install jax-triton)", None
   from jax._src.lib import gpu_triton
 
   if not hasattr(gpu_triton, "TritonKernel"):

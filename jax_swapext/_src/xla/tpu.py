@@ -15,8 +15,9 @@
 
 XLA's own ways are a sort, which takes it minutes to compile, and a loop, in
 which every update costs several microseconds. The kernels of `tpu_kernels` take
-some ten cycles, but have to read and write the whole table: `make_plan` says
-what they take over. For the rest the rule is that of all other platforms.
+some ten cycles, and those of `sc_kernels` one or two, but all have to read and
+write the whole table: `make_plan` says which of them takes over what. For the
+rest the rule is that of all other platforms.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from jax import lax
 from jax._src import sharding_impls  # contexts: whose program is lowered
 from jax.interpreters import mlir
 import jax.numpy as jnp
+from jax_swapext._src import compat
 from jax_swapext._src import fetch_update
 from jax_swapext._src import semantics
+from jax_swapext._src.xla import tpu_sparse
 import numpy as np
 
 AtomicOp = semantics.AtomicOp
@@ -48,6 +51,8 @@ _VMEM_BYTES = {
 _LEAST_VMEM_BYTES = 10 * _MIB
 # These have next to no scalar memory, and cannot rotate single rows.
 _WITHOUT_KERNELS = ("TPU v2", "TPU v3")
+# What works there works on all later ones.
+_UNKNOWN_KIND = "TPU v4"
 _SLACK_BYTES = 4 * _MIB
 _BLOCK_BYTES = _MIB  # of the updates that are in VMEM at a time
 
@@ -92,8 +97,26 @@ def _lane_order(shape) -> tuple[int, ...] | None:
   return best if less else None
 
 
-def make_plan(x, idx, operands, *, op, reverse, need_old, device_kind):
-  """How the kernels do it; None if they do not."""
+def make_plan(x, idx, operands, **how):
+  """How the kernels do it; None if they do not.
+
+  Args:
+    x, idx, operands: as for `fetch_update_p`.
+    **how: what else it takes, and `device_kind`.
+
+  Returns:
+    A plan of `tpu_kernels` or of `sc_kernels`.
+  """
+  ways = [
+      make_dense_plan(x, idx, operands, **how),
+      tpu_sparse.make_plan(x, idx, operands, **how),
+      (idx.shape[0] * _LOOP_SECONDS, None),
+  ]
+  return min(filter(None, ways), key=lambda way: way[0])[1]
+
+
+def make_dense_plan(x, idx, operands, *, op, reverse, need_old, device_kind):
+  """How the TensorCore would do it, as `tpu_sparse.make_plan` says."""
   from jax_swapext._src.xla import tpu_kernels
 
   t, *row = x.shape
@@ -128,9 +151,7 @@ def make_plan(x, idx, operands, *, op, reverse, need_old, device_kind):
   parts = -(-t // part)
   seconds = t * per_row * _BYTE_SECONDS
   seconds += n * (vectors * _VECTOR_SECONDS + parts * _SKIP_SECONDS)
-  if seconds > n * _LOOP_SECONDS:
-    return None
-  return tpu_kernels.Plan(
+  return seconds, tpu_kernels.Plan(
       op=op, reverse=reverse, need_old=need_old,
       rounds_to=dtype if dtype == jnp.bfloat16 and adds else None,
       lane_order=lane_order, parts=parts, part=part, block=block, spare=spare,
@@ -152,18 +173,24 @@ def fetch_update_tpu(x, idx, *operands, mask, op, order, reverse,
         x, idx, *operands, mask=mask, op=op, order=order, reverse=reverse,
         unique_indices=unique_indices, need_old=need_old,
     )
-  return _by_kernel(plan, x, idx, operands, mask)
+  t = np.int32(x.shape[0])
+  idx = lax.select(idx < 0, idx + t, idx)
+  ok = (idx >= 0) & (idx < t)
+  ok = ok if mask is None else ok & mask
+  idx = lax.select(ok, idx, lax.full_like(idx, -1))
+  return _by_kernel(plan, x, idx, operands)
 
 
-def _by_kernel(plan, x, idx, operands, mask):
+def _by_kernel(plan, x, idx, operands):
+  """The updates as planned; an index is -1 where there is none."""
   from jax_swapext._src.xla import tpu_kernels
 
+  if not isinstance(plan, tpu_kernels.Plan):
+    return tpu_sparse.update(plan, x, idx, operands)
   t, n, dtype = x.shape[0], idx.shape[0], x.dtype
   narrow = dtype.itemsize < 4
   by_bits = narrow and plan.op in _MOVES
-  idx = lax.select(idx < 0, idx + np.int32(t), idx)
-  ok = (idx >= 0) & (idx < np.int32(t))
-  ok = ok if mask is None else ok & mask
+  ok = idx >= 0
   dropped = np.int32(t if plan.spare else -1)
   idx = lax.select(ok, idx, lax.full_like(idx, dropped))
   blocks = -(-n // plan.block)
@@ -226,7 +253,7 @@ def _narrow(x, dtype, by_bits):
 
 def _rule(ctx, *args, **params):
   fun = fetch_update.portable
-  device = _device(ctx.module_context.axis_context)
+  device = _device(ctx)
   with contextlib.ExitStack() as stack:
     if device is not None and _has_kernels(device, ctx.avals_in[0].dtype):
       fun = functools.partial(fetch_update_tpu, device_kind=device.device_kind)
@@ -244,13 +271,14 @@ def _has_kernels(device, dtype) -> bool:
   return dtype.itemsize <= 4 and device.device_kind not in _WITHOUT_KERNELS
 
 
-def _device(context):
-  """The device that the program is for, as an AbstractDevice.
+def _device(ctx):
+  """The device that a rule works for, as an AbstractDevice.
 
   None where no kernel can be: XLA will yet partition the program, which it
   cannot do to a kernel; or the mesh is of other devices than TPUs, which Pallas
   does not lower for, not even as one of several platforms.
   """
+  context = ctx.module_context.axis_context
   if isinstance(context, sharding_impls.SPMDAxisContext):
     manual = context.manual_axes | set(context.mesh.manual_axes)
     if manual != frozenset(context.mesh.axis_names):
@@ -266,17 +294,12 @@ def _device(context):
     return device
   if not mesh.empty:
     return None
-  for device in getattr(context, "device_assignment", None) or ():
-    if device.platform == "tpu":
-      return jax.sharding.AbstractDevice(
-          device_kind=device.device_kind, num_cores=1, platform="tpu"
-      )
-  return _UNKNOWN
+  device = compat.lowered_for(ctx, ("tpu",))
+  return jax.sharding.AbstractDevice(
+      device_kind=_UNKNOWN_KIND if device is None else device.device_kind,
+      num_cores=1,
+      platform="tpu",
+  )
 
-
-# What works there works on all of them.
-_UNKNOWN = jax.sharding.AbstractDevice(
-    device_kind="TPU v4", num_cores=1, platform="tpu"
-)
 
 mlir.register_lowering(fetch_update.fetch_update_p, _rule, platform="tpu")

@@ -124,6 +124,18 @@ def _one(op: program.Op, args: Sequence[np.ndarray]) -> np.ndarray:
   )
 
 
+def _reduce(op: program.Op, args: Sequence[np.ndarray]) -> np.ndarray:
+  """Evaluates a reduction by one elementwise operation."""
+  operand, initial = args
+  [combine, _] = op.regions[0].ops
+  if combine.name not in _ELEMENTWISE:
+    raise program.UnknownOpError(f"{op.name} by {combine.name}")
+  axes = tuple(op.attrs["dimensions"])
+  reduce = _ELEMENTWISE[combine.name].reduce
+  with np.errstate(all="ignore"):
+    return reduce(operand, axis=axes, initial=initial[()], dtype=operand.dtype)
+
+
 class _Program:
   def __init__(self, lowered, num_lanes: int, dma: str, seed: int):
     module = lowered.compiler_ir()
@@ -159,6 +171,8 @@ class _Program:
       return self.call(op.attrs["callee"].lstrip("@"), args)
     if op.name == "stablehlo.optimization_barrier":
       return args
+    if op.name == "stablehlo.reduce":
+      return [_reduce(op, args)]
     if op.name != "stablehlo.custom_call":
       return [_one(op, args)]
     if id(op) in self.numbers:
