@@ -19,13 +19,19 @@ from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 from mosaic_ir_kernels import array
 from mosaic_ir_kernels import call
-from mosaic_ir_kernels import case
 from mosaic_ir_kernels import copy
 from mosaic_ir_kernels import dma
 from mosaic_ir_kernels import shape
 import numpy as np
 
 _F32, _I32, _BF16 = jnp.float32, jnp.int32, jnp.bfloat16
+
+CASES = {}
+
+
+def case(name, f, args, expected):
+  """Adds a kernel, its arguments and its result to `CASES`."""
+  CASES[name] = (f, args, expected)
 
 
 def _grid(body, out, in_blocks, out_block, grid, maps, out_map, **kwargs):

@@ -22,7 +22,8 @@ from absl.testing import parameterized
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
-from mosaic_ir_kernels import CASES
+import mosaic_ir_grids
+import mosaic_ir_kernels
 from mosaic_ir_kernels import array
 from mosaic_ir_kernels import call
 from mosaic_ir_kernels import shape
@@ -30,12 +31,13 @@ import numpy as np
 from oracles import mosaic_ir
 
 _F32, _I32 = jnp.float32, jnp.int32
+_CASES = mosaic_ir_kernels.CASES | mosaic_ir_grids.CASES
 
 
 class MosaicIrTest(parameterized.TestCase):
-  @parameterized.named_parameters((name, name) for name in CASES)
+  @parameterized.named_parameters((name, name) for name in _CASES)
   def test_tensorcore(self, name):
-    f, args, expected = CASES[name]
+    f, args, expected = _CASES[name]
     for dma in ("late", "early"):
       np.testing.assert_array_equal(
         mosaic_ir.evaluate(f, *args, dma=dma), expected

@@ -24,62 +24,17 @@ from jax_swapext._src import tpu_compiler
 import pytest
 import sparse_cells
 from sparse_cells import LANES
-from sparse_cells import Setting
 import sparse_tables
 
-_LINEAR = Setting(layout_passes=False, tiling=False)
-_TILED = Setting(layout_passes=False, tiling=True)
-_BOXES = Setting(layout_passes=True, tiling=True)
-
-
-def _vector(setting):
-  def kernel(cell, interpret):
-    return sparse_cells.vector_kernel(cell, LANES, setting, interpret)
-
-  return kernel
-
-
-# name -> (cells, of which every n-th runs, what makes a kernel of one)
-_TABLES = {
-  "vmem": (sparse_tables.vmem_cells(LANES), 61, _vector(Setting())),
-  "flags": (sparse_tables.flag_cells(LANES), 11, _vector(Setting())),
-  "boxes": (sparse_tables.box_cells(LANES), 29, _vector(_BOXES)),
-  "int8": (
-    sparse_tables.packed_cells(LANES, "int8", _LINEAR), 23, _vector(_LINEAR),
-  ),
-  "bfloat16": (
-    sparse_tables.packed_cells(LANES, "bfloat16", _TILED), 19, _vector(_TILED),
-  ),
-  "hbm": (sparse_tables.remote_cells(LANES, "hbm"), 31, _vector(Setting())),
-  "vmem_shared": (
-    sparse_tables.remote_cells(LANES, "vmem_shared"), 7, _vector(Setting()),
-  ),
-  "smem": (
-    sparse_tables.smem_vector_cells(), 7, _vector(Setting()),
-  ),
-  "scalar_subcore": (
-    sparse_tables.smem_cells() | sparse_tables.scalar_remote_cells(), 13,
-    sparse_cells.scalar_kernel,
-  ),
-}  # fmt: skip
-
-
-def cells(table):
-  """The cells that are interpreted, of all of a table."""
-  all_cells, every, _ = _TABLES[table]
-  chosen = [*all_cells.values()][::every]
-  if table in ("int8", "bfloat16") and not sparse_cells.BITCASTS:
-    # Vectors of narrow elements cannot even enter a kernel.
-    chosen = [c for c in chosen if c.region_shape == ()]
-  return chosen
+_TABLES = sparse_tables.interpreted_cells()
 
 
 class MosaicScInterpretTest(sparse_cells.TestCase):
   @parameterized.product(table=[*_TABLES], detect_races=(False, True))
   @pytest.mark.slow
   def test_equals_the_reference(self, table, detect_races):
-    _, _, kernel_of = _TABLES[table]
-    for k, cell in enumerate(cells(table)):
+    setting, cells = _TABLES[table]
+    for k, cell in enumerate(cells):
       if detect_races and k % 3:
         continue
       with self.subTest(cell.name):
@@ -87,7 +42,11 @@ class MosaicScInterpretTest(sparse_cells.TestCase):
         params = pltpu.InterpretParams(detect_races=detect_races)
         # What a kernel is traced for decides how many lanes it has.
         with tpu_compiler.target("v6e"):
-          got = jax.jit(kernel_of(cell, params))(*inputs)
+          if setting is None:
+            kernel = sparse_cells.scalar_kernel(cell, params)
+          else:
+            kernel = sparse_cells.vector_kernel(cell, LANES, setting, params)
+          got = jax.jit(kernel)(*inputs)
         sparse_cells.check(cell, arguments, got)
 
 

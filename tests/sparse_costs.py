@@ -25,13 +25,12 @@ import dataclasses
 from typing import Any
 
 import jax
-from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jax.experimental.pallas import tpu_sc as plsc
 import jax.numpy as jnp
 import jax_swapext as jsx
 import numpy as np
+import sparse_by_hand
 import sparse_cells
 from sparse_cells import Setting
 
@@ -61,9 +60,11 @@ class Row:
     x = jax.ShapeDtypeStruct(self.shape, _I32)
     y = jax.ShapeDtypeStruct((lanes,), _I32)
     spaces = {
-      "vmem": pltpu.VMEM, "smem": pltpu.SMEM, "vmem_shared": pltpu.VMEM_SHARED,
+      "vmem": pltpu.VMEM,
+      "smem": pltpu.SMEM,
+      "vmem_shared": pltpu.VMEM_SHARED,
       "hbm": pltpu.SMEM,
-    }  # fmt: skip
+    }
 
     def body(x, i, v, new, result, table, at, value, counters):
       pltpu.sync_copy(i, at)
@@ -103,250 +104,22 @@ class Row:
     return f, [x, y, y]
 
 
-# ## By hand
-
-
-def _iota(n):
-  return lax.iota(jnp.int32, n)
-
-
-def _splat(n, x):
-  return jnp.full((n,), x, jnp.int32)
-
-
-def _first(n):
-  return _iota(n) == 0
-
-
-def _near(t, at, n):
-  """The vector that starts at an element, which has neighbours enough here."""
-  return t[pl.ds(at, n)]
-
-
-def _hand_load(t, i, v, c):
-  [n] = v.shape
-  return plsc.load_gather(t, [_splat(n, i[0])])[0]
-
-
-def _hand_store(t, i, v, c):
-  [n] = v.shape
-  at, value = _splat(n, i[0]), _splat(n, v[0])
-  plsc.store_scatter(t, [at], value, mask=_first(n))
-
-
-def _hand_add(t, i, v, c):
-  [n] = v.shape
-  at, value = _splat(n, i[0]), _splat(n, v[0])
-  plsc.addupdate_scatter(t, [at], value, mask=_first(n))
-
-
-def _hand_update(new):
-  def update(t, i, v, c):
-    [n] = v.shape
-    at, value = _splat(n, i[0]), _splat(n, v[0])
-    old = plsc.load_gather(t, [at])
-    plsc.store_scatter(t, [at], new(old, value), mask=_first(n))
-    return old[0]
-
-  return update
-
-
-def _hand_load_at_counter(t, i, v, c):
-  return _near(t, c[0], v.shape[0])[0]
-
-
-def _hand_store_at_counter(t, i, v, c):
-  [n] = v.shape
-  near = t.at[pl.ds(c[0], n)]
-  plsc.store_compressed(near, _splat(n, v[0]), mask=_first(n))
-
-
-def _hand_swap_at_counter(t, i, v, c):
-  old = _near(t, c[0], v.shape[0])[0]
-  _hand_store_at_counter(t, i, v, c)
-  return old
-
-
-def _masked_gather(t, i, v):
-  """What is masked off may lie outside, where a plain load must not reach."""
-  return plsc.load_gather(t, [i[0] + _iota(v.shape[0])], mask=v > 0)
-
-
-def _hand_masked_load(t, i, v, c):
-  return jnp.where(v > 0, _masked_gather(t, i, v), v)
-
-
-def _hand_masked_store(t, i, v, c):
-  plsc.store_scatter(t, [i[0] + _iota(v.shape[0])], v, mask=v > 0)
-
-
-def _hand_masked_swap(t, i, v, c):
-  old = _masked_gather(t, i, v)
-  _hand_masked_store(t, i, v, c)
-  return jnp.where(v > 0, old, jnp.zeros_like(old))
-
-
-def _hand_masked_add(t, i, v, c):
-  plsc.addupdate_scatter(t, [i[0] + _iota(v.shape[0])], v, mask=v > 0)
-
-
-def _hand_strided_load(t, i, v, c):
-  return plsc.load_gather(t, [i[0] + 3 * _iota(v.shape[0])])
-
-
-def _hand_strided_store(t, i, v, c):
-  plsc.store_scatter(t, [i[0] + 3 * _iota(v.shape[0])], v)
-
-
-def _column(i, v):
-  [n] = v.shape
-  return [i[0] + _iota(n), _splat(n, 3)]
-
-
-def _hand_column_load(t, i, v, c):
-  return plsc.load_gather(t, _column(i, v))
-
-
-def _hand_column_store(t, i, v, c):
-  plsc.store_scatter(t, _column(i, v), v)
-
-
-def _hand_column_add(t, i, v, c):
-  plsc.addupdate_scatter(t, _column(i, v), v)
-
-
-def _hand_store_2d(t, i, v, c):
-  [n] = v.shape
-  at = [_splat(n, i[0]), _splat(n, 5)]
-  plsc.store_scatter(t, at, _splat(n, v[0]), mask=_first(n))
-
-
-def _hand_in_order(t, i, v, c):
-  """The maximum at positions that may repeat, with the old values."""
-  [n] = v.shape
-  _, last = plsc.scan_count(i)
-  repeats = plsc.all_reduce_population_count(~last)[0]
-
-  def one_by_one():
-    out = jnp.zeros_like(v)
-    for k in range(n):
-      here = _iota(n) == k
-      old = plsc.load_gather(t, [i], mask=here)
-      plsc.store_scatter(t, [i], jnp.maximum(old, v), mask=here)
-      out = jnp.where(here, old, out)
-    return out
-
-  return lax.cond(repeats != 0, one_by_one, lambda: _hand_unique(t, i, v))
-
-
-def _hand_unique(t, i, v):
-  """The maximum at positions that are known not to repeat."""
-  old = plsc.load_gather(t, [i])
-  plsc.store_scatter(t, [i], jnp.maximum(old, v))
-  return old
-
-
-def _long(t, v):
-  """Three vectors' worth, for which there are layout passes."""
-  return t[pl.ds(128, 3 * v.shape[0])]
-
-
-def _hand_long_store(t, i, v, c):
-  w = _long(t, v)
-  at = pl.ds(i[0], w.shape[0])
-  t[at] = jnp.where(w > 0, w, t[at])
-
-
-def _hand_long_add(t, i, v, c):
-  w = _long(t, v)
-  at = pl.ds(i[0], w.shape[0])
-  old = t[at]
-  t[at] = jnp.where(w > 0, old + w, old)
-
-
 def _at_long(i, v):
   return pl.ds(i[0], 3 * v.shape[0])
 
 
 def _ours_long_store(t, i, v, c):
-  w = _long(t, v)
+  w = sparse_by_hand.long(t, v)
   jsx.store(t, _at_long(i, v), w, mask=w > 0)
 
 
 def _ours_long_add(t, i, v, c):
-  w = _long(t, v)
+  w = sparse_by_hand.long(t, v)
   _drop(jsx.atomic_add(t, _at_long(i, v), w, mask=w > 0))
 
 
 def _drop(old):
   del old  # Nobody wants it.
-
-
-# SMEM.
-
-
-def _hand_smem_masked(t, i, v, c):
-  @pl.when(c[0] > 3)
-  def _():
-    t[i[0]] = v[0]
-
-
-def _hand_smem_update(new):
-  def update(t, i, v, c):
-    old = t[i[0]]
-    t[i[0]] = new(old, v[0])
-    return old
-
-  return update
-
-
-def _hand_smem_vector_load(t, i, v, c):
-  [n] = v.shape
-  out = jnp.zeros_like(v)
-  for k in range(n):
-    out = jnp.where(_iota(n) == k, t[k], out)
-  return out
-
-
-def _hand_smem_vector_store(t, i, v, c):
-  for k in range(v.shape[0]):
-    t[k] = v[k]
-
-
-# HBM and shared memory.
-
-
-def _scoped(n, body):
-  return pl.run_scoped(body, pltpu.VMEM((n,), _I32), pltpu.SemaphoreType.DMA)
-
-
-def _hand_remote_load(t, i, v, c):
-  [n] = v.shape
-
-  def body(scratch, semaphore):
-    pltpu.async_copy(t.at[_splat(n, i[0])], scratch, semaphore).wait()
-    return scratch[...][0]
-
-  return _scoped(n, body)
-
-
-def _hand_remote_swap(returns):
-  def swap(t, i, v, c):
-    [n] = v.shape
-    view = t.at[pl.ds(i[0], 1)]
-
-    def body(scratch, semaphore):
-      old, zero = None, _splat(n, 0)
-      if returns:
-        pltpu.async_copy(view, scratch, semaphore).wait()
-        old = plsc.load_gather(scratch, [zero])[0]
-      plsc.store_scatter(scratch, [zero], _splat(n, v[0]), mask=_first(n))
-      sparse_cells.push(scratch, view)
-      return old
-
-    return _scoped(1, body)
-
-  return swap
 
 
 def _added(old, value):
@@ -369,120 +142,148 @@ _SMEM = {"shape": (16,), "memory": "smem"}
 ABOVE = {"load_at_counter": 2, "store_at_counter": 1, "swap_at_counter": 2}
 
 ROWS: dict[str, Row] = {
-  "load_scalar": Row(lambda t, i, v, c: jsx.load(t, i[0]), _hand_load),
-  "store_scalar": Row(lambda t, i, v, c: jsx.store(t, i[0], v[0]), _hand_store),
+  "load_scalar": Row(lambda t, i, v, c: jsx.load(t, i[0]), sparse_by_hand.load),
+  "store_scalar": Row(
+    lambda t, i, v, c: jsx.store(t, i[0], v[0]), sparse_by_hand.store
+  ),
   "add_scalar": Row(
-    lambda t, i, v, c: _drop(jsx.atomic_add(t, i[0], v[0])), _hand_add,
+    lambda t, i, v, c: _drop(jsx.atomic_add(t, i[0], v[0])),
+    sparse_by_hand.add,
   ),
   "swap_scalar": Row(
     lambda t, i, v, c: jsx.swap(t, i[0], v[0]),
-    _hand_update(lambda old, value: value),
+    sparse_by_hand.update(lambda old, value: value),
   ),
   "fetch_add_scalar": Row(
-    lambda t, i, v, c: jsx.atomic_add(t, i[0], v[0]), _hand_update(_added),
+    lambda t, i, v, c: jsx.atomic_add(t, i[0], v[0]),
+    sparse_by_hand.update(_added),
   ),
   "fetch_max_scalar": Row(
-    lambda t, i, v, c: jsx.atomic_max(t, i[0], v[0]), _hand_update(jnp.maximum),
+    lambda t, i, v, c: jsx.atomic_max(t, i[0], v[0]),
+    sparse_by_hand.update(jnp.maximum),
   ),
   "cas_scalar": Row(
     lambda t, i, v, c: jsx.atomic_cas(t, i[0], 5, v[0]),
-    _hand_update(_replaced_if_5),
+    sparse_by_hand.update(_replaced_if_5),
   ),
   "load_at_counter": Row(
-    lambda t, i, v, c: jsx.load(t, c[0]), _hand_load_at_counter,
+    lambda t, i, v, c: jsx.load(t, c[0]),
+    sparse_by_hand.load_at_counter,
   ),
   "store_at_counter": Row(
-    lambda t, i, v, c: jsx.store(t, c[0], v[0]), _hand_store_at_counter,
+    lambda t, i, v, c: jsx.store(t, c[0], v[0]),
+    sparse_by_hand.store_at_counter,
   ),
   "swap_at_counter": Row(
-    lambda t, i, v, c: jsx.swap(t, c[0], v[0]), _hand_swap_at_counter,
+    lambda t, i, v, c: jsx.swap(t, c[0], v[0]),
+    sparse_by_hand.swap_at_counter,
   ),
   "masked_load": Row(
     lambda t, i, v, c: jsx.load(t, _window(i, v), mask=v > 0, other=v),
-    _hand_masked_load,
+    sparse_by_hand.masked_load,
   ),
   "masked_store": Row(
     lambda t, i, v, c: jsx.store(t, _window(i, v), v, mask=v > 0),
-    _hand_masked_store,
+    sparse_by_hand.masked_store,
   ),
   "masked_swap": Row(
     lambda t, i, v, c: jsx.swap(t, _window(i, v), v, mask=v > 0),
-    _hand_masked_swap,
+    sparse_by_hand.masked_swap,
   ),
   "masked_add": Row(
-    lambda t, i, v, c: _drop(
-      jsx.atomic_add(t, _window(i, v), v, mask=v > 0)
-    ), _hand_masked_add,
+    lambda t, i, v, c: _drop(jsx.atomic_add(t, _window(i, v), v, mask=v > 0)),
+    sparse_by_hand.masked_add,
   ),
   "strided_load": Row(
-    lambda t, i, v, c: jsx.load(t, _window(i, v, 3)), _hand_strided_load,
+    lambda t, i, v, c: jsx.load(t, _window(i, v, 3)),
+    sparse_by_hand.strided_load,
   ),
   "strided_store": Row(
-    lambda t, i, v, c: jsx.store(t, _window(i, v, 3), v), _hand_strided_store,
+    lambda t, i, v, c: jsx.store(t, _window(i, v, 3), v),
+    sparse_by_hand.strided_store,
   ),
   "column_load": Row(
-    lambda t, i, v, c: jsx.load(t, (_window(i, v), 3)), _hand_column_load,
+    lambda t, i, v, c: jsx.load(t, (_window(i, v), 3)),
+    sparse_by_hand.column_load,
     _TABLE,
   ),
   "column_store": Row(
-    lambda t, i, v, c: jsx.store(t, (_window(i, v), 3), v), _hand_column_store,
+    lambda t, i, v, c: jsx.store(t, (_window(i, v), 3), v),
+    sparse_by_hand.column_store,
     _TABLE,
   ),
   "column_add": Row(
     lambda t, i, v, c: _drop(jsx.atomic_add(t, (_window(i, v), 3), v)),
-    _hand_column_add, _TABLE,
+    sparse_by_hand.column_add,
+    _TABLE,
   ),
   "store_scalar_2d": Row(
-    lambda t, i, v, c: jsx.store(t, (i[0], 5), v[0]), _hand_store_2d, _TABLE,
+    lambda t, i, v, c: jsx.store(t, (i[0], 5), v[0]),
+    sparse_by_hand.store_2d,
+    _TABLE,
   ),
   "max_at_positions": Row(
-    lambda t, i, v, c: jsx.atomic_max(t, i, v), _hand_in_order,
+    lambda t, i, v, c: jsx.atomic_max(t, i, v),
+    sparse_by_hand.in_order,
   ),
-  "long_masked_store": Row(_ours_long_store, _hand_long_store, passes=True),
-  "long_masked_add": Row(_ours_long_add, _hand_long_add, passes=True),
+  "long_masked_store": Row(
+    _ours_long_store, sparse_by_hand.long_store, passes=True
+  ),
+  "long_masked_add": Row(_ours_long_add, sparse_by_hand.long_add, passes=True),
   "smem_masked_store": Row(
     lambda t, i, v, c: jsx.store(t, i[0], v[0], mask=c[0] > 3),
-    _hand_smem_masked, **_SMEM,
+    sparse_by_hand.smem_masked,
+    **_SMEM,
   ),
   "smem_swap": Row(
     lambda t, i, v, c: jsx.swap(t, i[0], v[0]),
-    _hand_smem_update(lambda old, value: value), **_SMEM,
+    sparse_by_hand.smem_update(lambda old, value: value),
+    **_SMEM,
   ),
   "smem_fetch_add": Row(
-    lambda t, i, v, c: jsx.atomic_add(t, i[0], v[0]), _hand_smem_update(_added),
+    lambda t, i, v, c: jsx.atomic_add(t, i[0], v[0]),
+    sparse_by_hand.smem_update(_added),
     **_SMEM,
   ),
   "smem_fetch_max": Row(
     lambda t, i, v, c: jsx.atomic_max(t, i[0], v[0]),
-    _hand_smem_update(jnp.maximum), **_SMEM,
+    sparse_by_hand.smem_update(jnp.maximum),
+    **_SMEM,
   ),
   "smem_cas": Row(
     lambda t, i, v, c: jsx.atomic_cas(t, i[0], 5, v[0]),
-    _hand_smem_update(_replaced_if_5), **_SMEM,
+    sparse_by_hand.smem_update(_replaced_if_5),
+    **_SMEM,
   ),
   "smem_vector_load": Row(
     lambda t, i, v, c: jsx.load(t, pl.ds(0, v.shape[0])),
-    _hand_smem_vector_load, **_SMEM,
+    sparse_by_hand.smem_vector_load,
+    **_SMEM,
   ),
   "smem_vector_store": Row(
     lambda t, i, v, c: jsx.store(t, pl.ds(0, v.shape[0]), v),
-    _hand_smem_vector_store, **_SMEM,
+    sparse_by_hand.smem_vector_store,
+    **_SMEM,
   ),
-}  # fmt: skip
+}
 for _memory in ("hbm", "vmem_shared"):
   ROWS |= {
     f"{_memory}_load": Row(
-      lambda t, i, v, c: jsx.load(t, i[0]), _hand_remote_load, memory=_memory,
+      lambda t, i, v, c: jsx.load(t, i[0]),
+      sparse_by_hand.remote_load,
+      memory=_memory,
     ),
     f"{_memory}_store": Row(
-      lambda t, i, v, c: jsx.store(t, i[0], v[0]), _hand_remote_swap(False),
+      lambda t, i, v, c: jsx.store(t, i[0], v[0]),
+      sparse_by_hand.remote_swap(False),
       memory=_memory,
     ),
     f"{_memory}_swap": Row(
-      lambda t, i, v, c: jsx.swap(t, i[0], v[0]), _hand_remote_swap(True),
+      lambda t, i, v, c: jsx.swap(t, i[0], v[0]),
+      sparse_by_hand.remote_swap(True),
       memory=_memory,
     ),
-  }  # fmt: skip
+  }
 
 
 def _kernels(lanes):

@@ -177,6 +177,8 @@ def remote_cells(lanes: int, space: str) -> dict[str, Cell]:
     ((16, 128), (Dynamic(9), Dynamic(77, lanes))),
     ((16, 128), (3, Dynamic(2, lanes, 3))),
     ((16, 128), (one % 16, Dynamic(5))),
+    ((16, 128), (Dynamic(99), reference.Window(0, lanes))),
+    ((16, 128), (99, Dynamic(3, lanes))),
   )
   return _by_name(
     _inside(
@@ -207,6 +209,8 @@ def remote_packed_cells(
     (rows, (2, reference.Window(256 - size // 2, size))),
     (rows, (Dynamic(2 * packing - 1), Dynamic(0, size, 3))),
     ((8 * packing, 200), (7, Dynamic(200 - size // 2, size))),
+    (rows, (Dynamic(99), reference.Window(0, size))),
+    (rows, (99, Dynamic(3, size))),
   ]
   if setting.layout_passes:
     forms.append((rows, (positions, 3)))
@@ -290,3 +294,46 @@ def scalar_remote_cells() -> dict[str, Cell]:
       for masked in (False, True)
     )
   )
+
+
+def interpreted_cells() -> dict[str, tuple[Setting | None, list[Cell]]]:
+  """What TPU interpret mode runs of each table, and with which parameters.
+
+  Without any it is a kernel of the scalar subcore.
+  """
+  lanes = sparse_cells.LANES
+  plain = Setting(layout_passes=False)
+  linear = Setting(layout_passes=False, tiling=False)
+  tiled = Setting(layout_passes=False, tiling=True)
+  boxes = Setting(layout_passes=True, tiling=True)
+  scalar = smem_cells() | scalar_remote_cells()
+  tables = {
+    "vmem": (plain, vmem_cells(lanes), 61),
+    "flags": (plain, flag_cells(lanes), 11),
+    "boxes": (boxes, box_cells(lanes), 29),
+    "int8": (linear, packed_cells(lanes, "int8", linear), 23),
+    "bfloat16": (tiled, packed_cells(lanes, "bfloat16", tiled), 19),
+    "hbm": (plain, remote_cells(lanes, "hbm"), 31),
+    "vmem_shared": (plain, remote_cells(lanes, "vmem_shared"), 7),
+    "smem": (plain, smem_vector_cells(), 7),
+    "scalar_subcore": (None, scalar, 13),
+  }
+  for space, setting in (("hbm", tiled), ("vmem_shared", linear)):
+    table = {
+      c.name: c
+      for t in PACKED
+      for c in remote_packed_cells(lanes, t, space, setting).values()
+      if not isinstance(c.index[-1], np.ndarray)
+    }
+    tables[f"packed_{space}"] = (setting, table, 14)
+  out: dict[str, tuple[Setting | None, list[Cell]]] = {}
+  for name, (setting, cells, every) in tables.items():
+    chosen = [*cells.values()][::every]
+    if not sparse_cells.BITCASTS:
+      # Vectors of narrow elements cannot even enter a kernel.
+      chosen = [
+        c for c in chosen
+        if c.region_shape == () or np.dtype(c.dtype) not in PACKED
+      ]  # fmt: skip
+    out[name] = setting, chosen
+  return out

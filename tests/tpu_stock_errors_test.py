@@ -103,7 +103,7 @@ _ROWS = {
   ),
   "swap_scalar": Row(
     # Stock checks the shape of the value first; the message that names
-    # the swap is behind it.
+    # the swap is behind it, where no kernel gets.
     "Cannot (swap|store) scalars to VMEM",
     lambda i, x, o: o.__setitem__(
       (slice(0, 1),), jnp.full((1, 256), jax.ref.swap(x, (3, 4), 2.0))

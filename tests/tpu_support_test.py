@@ -24,7 +24,6 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 import jax_swapext as jsx
-import mosaic_sc_interpret_test
 import numpy as np
 from oracles import mosaic_ir
 import sparse_cells
@@ -63,7 +62,9 @@ def _tested():
   for place in (_VECTOR, _SCALAR):
     add(place, sparse_tables.smem_cells().values())
   add(_SCALAR, sparse_tables.scalar_remote_cells().values())
-  add(_INTERPRETER, mosaic_sc_interpret_test.cells("vmem_shared"))
+  for table in ("vmem_shared", "packed_vmem_shared"):
+    _, cells = sparse_tables.interpreted_cells()[table]
+    add(_INTERPRETER, cells)
   remote = []
   for space in ("hbm", "vmem_shared"):
     cells = [*sparse_tables.remote_cells(8, space).values()]

@@ -571,8 +571,9 @@ def _sparsecore() -> list[Row]:
             " loads: the caller must own them, and under TensorCore tiling rows"
             " share words. Neighbours by a stream per word, or by one where"
             " they are whole blocks of 32 (of 128 under TensorCore tiling);"
-            " others one after the other. No Refs of one dimension under"
-            " TensorCore tiling"),
+            " others one after the other, as are masked stores that may lie"
+            " partly outside. No Refs of one dimension under TensorCore"
+            " tiling"),
       *_tpu(vector, "SMEM", REF_OPERATIONS, words, forms, True,
             "by the scalar unit, one vector's elements one after the"
             " other; nobody else writes there"),
@@ -615,9 +616,9 @@ def _tpu_interpreter() -> list[Row]:
       *_tpu(place, "SMEM", REF_OPERATIONS, _TENSORCORE, INDICES[:-1], True,
             "as in VMEM"),
       *_tpu(place, "HBM", _PLAIN, _TENSORCORE, INDICES, True, "as in VMEM"),
-      *_tpu(place, "VMEM_SHARED", _PLAIN, ("bool", *_WORDS), INDICES, True,
-            "as in VMEM; the interpreter runs each subcore as number 0, so"
-            " kernels with one are what it can test"),
+      *_tpu(place, "VMEM_SHARED", _PLAIN, ("bool", *_WORDS, *_PACKED), INDICES,
+            True, "as in VMEM; the interpreter runs each subcore as number 0,"
+            " so kernels with one are what it can test"),
       *_tpu(place, "HBM", _ATOMICS, _TENSORCORE, INDICES, False,
             "a TPU kernel, which has none there; Update a VMEM or SMEM block,"
             " or use fetch_* outside the kernel"),

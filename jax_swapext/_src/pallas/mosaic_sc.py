@@ -16,8 +16,8 @@
 What stock JAX lowers goes to the stock rule. Words in VMEM are otherwise
 reached by indexed loads and stores (`sc_indexed`), which take any position
 under a mask and touch nothing else; narrower elements through the words that
-hold them (`sc_packed`); HBM and shared memory by copies (`sc_remote`); scalars
-in SMEM by the scalar unit. Flags are words.
+hold them (`sc_packed`); HBM and shared memory by copies (`sc_remote`,
+`sc_remote_packed`); scalars in SMEM by the scalar unit. Flags are words.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ def _lower(prim, ctx, ref, *leaves, tree, **params):
       region = tpu_region.region_of(
         update.name, jax.typeof(ref), access.transforms, known
       )
-      if not region.natural_shape and tpu_region.is_outside(region):
+      if tpu_region.is_outside(region):
         # So its mask is false.
-        zero = jnp.zeros((), dtype)
+        zero = jnp.zeros(region.natural_shape, dtype)
         return update.masked(zero) if update.need_old else None
       return apply(ref, region, update)
 

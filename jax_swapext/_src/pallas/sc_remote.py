@@ -135,8 +135,8 @@ def access(ref: Any, region: Region, update: Update, *, space, vector):
     one = _neighbours
   else:
     # A stream must not leave the Ref, even where the mask is false.
-    inside = update.mask is None or _is_inside(region)
-    if _is_neighbours(region) and inside:
+    neighbours = _is_neighbours(region)
+    if neighbours and (update.mask is None or is_inside(region)):
       return _neighbours(ref, region, update)
     if gathers and region.int_shape == (sc_indexed.lanes(),):
       return _gather(ref, region, update)
@@ -148,13 +148,16 @@ def access(ref: Any, region: Region, update: Update, *, space, vector):
   )
 
 
-def _is_inside(region: Region) -> bool:
-  """Whether the region's window is known to lie inside."""
-  return all(
-    tpu_region.is_static(i.start) and 0 <= i.start <= n - i.size
-    for i, n in zip(region.indices, region.shape, strict=True)
-    if isinstance(i, Slice)
-  )
+def is_inside(region: Region) -> bool:
+  """Whether a region of scalars and slices is known to lie inside."""
+
+  def inside(index, extent):
+    start, size = index, 1
+    if isinstance(index, Slice):
+      start, size = index.start, index.size
+    return tpu_region.is_static(start) and 0 <= start <= extent - size
+
+  return all(map(inside, region.indices, region.shape))
 
 
 def _is_neighbours(region: Region) -> bool:

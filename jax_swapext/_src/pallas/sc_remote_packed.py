@@ -78,17 +78,21 @@ def access(ref: Any, region: Region, update: Update) -> Any | None:
   Returns:
     The old value, or None if it is not wanted.
   """
-  if region.natural_shape and not region.int_shape:
-    last: Any = region.indices[-1]
-    if isinstance(last, Slice) and last.stride == 1:
+  last: Any = region.indices[-1]
+  neighbours = isinstance(last, Slice) and last.stride == 1
+  if neighbours and not region.int_shape:
+    # Nothing outside is written, not even as it was.
+    if update.mask is None or update.is_load or sc_remote.is_inside(region):
       return _neighbours(ref, region, update)
   return sc_packed.access(ref, region, update, element=_update_element)
 
 
 def _neighbours(ref, region: Region, update: Update):
+  if update.mask is not None:
+    # A stream must not leave the Ref, even where the mask is false.
+    region = tpu_copies.clamped(region)
   *lead, index = region.indices
   extent, tiled = region.shape[-1], sc_indexed.is_tc_tiling()
-  # A stream must not leave the Ref, even where the mask is false.
   first, size = tpu_copies.tiles(
     region, index.start, index.size, extent,
     1 if tiled else tpu_values.packing(ref.dtype), update.mask is not None,

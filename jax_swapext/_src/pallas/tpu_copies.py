@@ -204,7 +204,7 @@ def tiles(
   return pl.multiple_of(first, tile), need
 
 
-def _clamped(region: Region) -> Region:
+def clamped(region: Region) -> Region:
   """Masked-off indices moved inside: a DMA must not start outside."""
   indices: list[Any] = []
   for index, extent in zip(region.indices, region.shape, strict=True):
@@ -223,7 +223,7 @@ def _hbm_box(view: Any, region: Region, dtype: Any, update: Update):
       update, dtype, lambda part: _hbm_box(view, region, dtype, part)
     )
   if update.mask is not None:
-    region = _clamped(region)
+    region = clamped(region)
   window = _window(region, dtype, update.mask is not None)
   sizes = tuple(size for _, size in window)
   source = tpu_windows.at(
