@@ -24,6 +24,7 @@ AtomicOp = semantics.AtomicOp
 
 # So many updates that the SparseCores are worth their call.
 UPDATES = 5000
+MEASURED_UPDATES = 10_000
 
 
 def flag_cells(count: int) -> list[Cell]:
@@ -71,3 +72,18 @@ def kernels_1():
 
 def kernels_2():
   return _kernels(2)
+
+
+def measured_cells():
+  """One cell of each kind: scalars, and rows of two lengths."""
+  return [
+      Cell(op, "float32", row, need_old=need_old, count=1_000_000)
+      for row in ((), (128,), (1024,))
+      for op in (AtomicOp.ADD, AtomicOp.CAS)
+      for need_old in (True, False)
+  ]
+
+
+def measured():
+  """What the benchmark counts the instructions of."""
+  return {c.name: (c, c.shapes(MEASURED_UPDATES)) for c in measured_cells()}

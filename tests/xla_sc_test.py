@@ -46,6 +46,7 @@ import pytest
 import xla_sc_kernels
 from xla_tpu_kernels import Cell
 from xla_tpu_kernels import check
+from xla_tpu_kernels import plan as plan_of
 
 AtomicOp = semantics.AtomicOp
 
@@ -73,16 +74,6 @@ def _small(generation, cores, subcores, vmem_words=4096, block=128, chunk=None):
     yield
 
 
-def _plan(cell, updates, device_kind, **changes):
-  x, idx, *operands = cell.shapes(updates)
-  if cell.masked:
-    operands.pop()
-  return tpu.make_plan(
-      x, idx, operands, op=cell.op, reverse=cell.reverse,
-      need_old=cell.need_old, device_kind=device_kind, **changes
-  )
-
-
 @pytest.mark.slow
 class EvaluateTest(parameterized.TestCase):
   """The emitted program, run by an interpreter of Mosaic's IR."""
@@ -99,7 +90,7 @@ class EvaluateTest(parameterized.TestCase):
     generation = tpu_compile.SPARSE_GENERATIONS[k % 3]
     args = cell.arguments(200)
     with _small(generation, cores=2, subcores=2):
-      self.assertIsInstance(_plan(cell, 200, "TPU7x"), sc_updates.Plan)
+      self.assertIsInstance(plan_of(cell, 200, "TPU7x"), sc_updates.Plan)
       got = mosaic_ir.evaluate(
           cell, *args, generation=generation, dma=("late", "early")[k % 2],
           seed=k,
@@ -113,7 +104,7 @@ class EvaluateTest(parameterized.TestCase):
   def test_rows_equal_the_cpu_rule(self, k, cell):
     args = cell.arguments(120)
     with _small("v6e", cores=1, subcores=3, vmem_words=7000):
-      plan = _plan(cell, 120, "TPU v6 lite")
+      plan = plan_of(cell, 120, "TPU v6 lite")
       self.assertIn(plan.batch, (8, 16))  # so that there are several of them
       got = mosaic_ir.evaluate(cell, *args, dma=("late", "early")[k % 2])
     check(cell, got, *args)
@@ -205,7 +196,7 @@ class ChoiceTest(parameterized.TestCase):
   )
   def test_chooses(self, generation, device_kind, cell, updates, kind):
     with tpu_compiler.target(generation):
-      self.assertIsInstance(_plan(cell, updates, device_kind), kind)
+      self.assertIsInstance(plan_of(cell, updates, device_kind), kind)
 
   @parameterized.parameters(*tpu_compile.SPARSE_GENERATIONS)
   def test_fits(self, generation):
@@ -215,7 +206,7 @@ class ChoiceTest(parameterized.TestCase):
       info = sc_core.get_sparse_core_info()
       for operands, op in ((1, AtomicOp.ADD), (2, AtomicOp.CAS)):
         cell = dataclasses.replace(_ADD, op=op, count=10**7)
-        plan = _plan(cell, 10**6, kind)
+        plan = plan_of(cell, 10**6, kind)
         words = sc_kernels.vmem_words(plan, operands)
         share = 4 * words / info.vmem_capacity_bytes
         self.assertBetween(share, 0.5, 0.95)

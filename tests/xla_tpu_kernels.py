@@ -15,12 +15,15 @@
 
 import dataclasses
 import itertools
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 from jax_swapext._src import fetch_update
 from jax_swapext._src import semantics
 from jax_swapext._src import support
+from jax_swapext._src.xla import tpu
+from jax_swapext._src.xla import tpu_sparse
 import numpy as np
 
 AtomicOp = semantics.AtomicOp
@@ -118,6 +121,15 @@ def check(cell, got, *args):
     np.testing.assert_array_equal(a, b)
 
 
+def plan(cell, updates, device_kind):
+  """How the kernels do it; None if they do not."""
+  x, idx, *operands = cell.shapes(updates)
+  return tpu.make_plan(
+      x, idx, operands[:-1] if cell.masked else operands, op=cell.op,
+      reverse=cell.reverse, need_old=cell.need_old, device_kind=device_kind,
+  )
+
+
 def operations_and_dtypes():
   """Every pair that a kernel takes over."""
   for op in AtomicOp:
@@ -180,13 +192,34 @@ def kernels_3():
   return _kernels(3)
 
 
-def measured():
-  """What the benchmark counts the instructions of: one cell of each kind."""
+def _by_tensorcore(cell):
+  """The cell as a kernel of the TensorCore, whatever else there is."""
+
+  def f(x, idx, *operands):
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    with mock.patch.object(tpu_sparse, "make_plan", lambda *_, **__: None):
+      return tpu.fetch_update_tpu(
+          x, idx, *operands, mask=None, op=cell.op, order="index",
+          reverse=cell.reverse, unique_indices=False, need_old=cell.need_old,
+          device_kind=device.device_kind,
+      )
+
+  return f
+
+
+def measured_cells():
+  """One cell of each kind."""
   found = [
       Cell(op, "float32", row, need_old=need_old)
       for row in ((), (8,), (128,), (1024,))
       for op in (AtomicOp.ADD, AtomicOp.CAS)
       for need_old in (True, False)
   ]
-  found = [dataclasses.replace(c, count=100_001) for c in found]
-  return {c.name: (c, c.shapes(100_000)) for c in found}
+  return [dataclasses.replace(c, count=100_001) for c in found]
+
+
+def measured():
+  """What the benchmark counts the instructions of."""
+  return {
+      c.name: (_by_tensorcore(c), c.shapes(100_000)) for c in measured_cells()
+  }

@@ -650,7 +650,11 @@ def _outside_tpu(memory: str) -> list[Row]:
            " updated in place, yet passes through VMEM as a whole. XLA's loop"
            " where that costs more: few updates of a huge table, rows of more"
            " than 8192 elements or of more than 1024 where they would be padded"
-           " to multiples of 128. unique_indices=True: XLA's gather and"
+           " to multiples of 128. On v5p, v6e and tpu7x a SparseCore kernel"
+           " instead where the compiler's counts make it look cheaper:"
+           " thousands of updates of scalars, and updates of rows of 128 to"
+           " 1024 elements (multiples of 128) of a large table, of which"
+           " nothing else is read then. unique_indices=True: XLA's gather and"
            " scatter"),
       *row(others, narrow, widened),
       *row(("atomic_add",), no_sums, widened),
