@@ -34,7 +34,7 @@ import jax_swapext as jsx
 from jax_swapext import testing
 from jax_swapext._src import semantics
 from jax_swapext._src import tpu_compiler
-from jax_swapext._src.xla import sc_kernels
+from jax_swapext._src.xla import sc_scalars
 from jax_swapext._src.xla import sc_updates
 from jax_swapext._src.xla import tpu
 from jax_swapext._src.xla import tpu_kernels
@@ -207,7 +207,7 @@ class ChoiceTest(parameterized.TestCase):
       for operands, op in ((1, AtomicOp.ADD), (2, AtomicOp.CAS)):
         cell = dataclasses.replace(_ADD, op=op, count=10**7)
         plan = plan_of(cell, 10**6, kind)
-        words = sc_kernels.vmem_words(plan, operands)
+        words = sc_scalars.vmem_words(plan, operands)
         share = 4 * words / info.vmem_capacity_bytes
         self.assertBetween(share, 0.5, 0.95)
 

@@ -89,7 +89,10 @@ def _kernel(plan, count, *refs, buffer, listed, row_of, place_of, first_of,
   start = sc_updates.worker(plan) * plan.part
 
   def each_row(size, act):
-    lax.fori_loop(0, size, lambda j, _: act(j), None)
+    def step(j, _):
+      act(j)
+
+    lax.fori_loop(0, size, step, None)
 
   def loads(j):
     pairs = [(table, row_of, rows)]
@@ -133,8 +136,8 @@ def _kernel(plan, count, *refs, buffer, listed, row_of, place_of, first_of,
       done = k * batch
       _note(plan, listed, done, start, at, row_of, place_of, first_of)
       size = jnp.minimum(listed_count - done, batch)
-      each_row(size, lambda j: [c.start() for c in loads(j)] and None)
-      each_row(size, lambda j: [c.wait() for c in loads(j)] and None)
+      each_row(size, lambda j: [c.start() for c in loads(j)])
+      each_row(size, lambda j: [c.wait() for c in loads(j)])
       each_row(size, update)
       each_row(size, lambda j: pushes(j, lambda copy: copy.start()))
       each_row(size, lambda j: pushes(j, lambda copy: copy.wait()))

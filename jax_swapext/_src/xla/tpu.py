@@ -15,9 +15,10 @@
 
 XLA's own ways are a sort, which takes it minutes to compile, and a loop, in
 which every update costs several microseconds. The kernels of `tpu_kernels` take
-some ten cycles, and those of `sc_kernels` one or two, but all have to read and
-write the whole table: `make_plan` says which of them takes over what. For the
-rest the rule is that of all other platforms.
+some ten cycles and that of `sc_scalars` one, but have to read and write the
+whole table; that of `sc_rows` takes more, but for the update alone. `make_plan`
+says which of them takes over what. For the rest the rule is that of all other
+platforms.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def make_plan(x, idx, operands, **how):
     **how: what else it takes, and `device_kind`.
 
   Returns:
-    A plan of `tpu_kernels` or of `sc_kernels`.
+    A plan of `tpu_kernels` or of `sc_updates`.
   """
   ways = [
       make_dense_plan(x, idx, operands, **how),

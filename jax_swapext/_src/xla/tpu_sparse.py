@@ -85,13 +85,13 @@ def make_plan(x, idx, operands, *, op, reverse, need_old, device_kind):
 
 
 def _scalar_plan(plan, info, x, n, operands, need_old):
-  from jax_swapext._src.xla import sc_kernels
+  from jax_swapext._src.xla import sc_scalars
 
   [t] = x.shape
   plan = functools.partial(plan, block=_block(n, _BLOCK))
   granule = info.dma_granule_size_bytes // 4
   workers = info.num_cores * info.num_subcores
-  most = _usable_words(info) - sc_kernels.vmem_words(plan(part=0), operands)
+  most = _usable_words(info) - sc_scalars.vmem_words(plan(part=0), operands)
   stretches = -(-t // (workers * (most // granule * granule)))
   part = _up(-(-t // (workers * stretches)), granule)
   calls = stretches * (-(-n // _CHUNK) if need_old else 1)
@@ -182,10 +182,10 @@ def _update_scalars(plan, x, idx, operands):
 
 def _stretches(plan, x, idx, *operands):
   """The updates of one chunk, on all of the table."""
-  from jax_swapext._src.xla import sc_kernels
+  from jax_swapext._src.xla import sc_scalars
 
   def call(which, x):
-    *rows, x = sc_kernels.update_elements(plan, which, x, idx, *operands)
+    *rows, x = sc_scalars.update_scalars(plan, which, x, idx, *operands)
     return [_sum_of_one(o) for o in rows], x
 
   stretches = -(-x.shape[0] // plan.elements)

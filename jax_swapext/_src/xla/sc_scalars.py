@@ -52,7 +52,7 @@ def vmem_words(plan: Plan, operands: int) -> int:
   return plan.part + buffers * plan.block + 2 * (plan.block + plan.lanes)
 
 
-def update_elements(
+def update_scalars(
     plan: Plan, which: Any, x: jax.Array, idx: jax.Array, *operands: jax.Array
 ) -> list[jax.Array]:
   """Applies those updates that are in one stretch of `plan.elements` elements.
