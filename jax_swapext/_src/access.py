@@ -101,9 +101,13 @@ def prepare(
       compat.insert_pvary_for_write(base, v) for v in args.operands
   )
   mask = args.mask
-  if _mesh(view).explicit_axes:
+  avals = [view, *map(jax.typeof, jax.tree.leaves((mask, values)))]
+  if sharded := [a for a in avals if _spec(a)]:
     # What is written has the type of what is read, since cotangents have.
-    sharding = view_type(args.transforms, view).sharding
+    sharding = jax.sharding.NamedSharding(
+        sharded[0].sharding.mesh,
+        view_type(args.transforms, view).sharding.spec,
+    )
     mask, values = jax.tree.map(
         lambda x: jax.sharding.reshard(x, sharding), (mask, values)
     )
@@ -165,18 +169,19 @@ def view_type(transforms: tuple[Any, ...], aval: Any) -> Any:
   arrays run on automatic axes and can do it.
   """
   for t in transforms:
-    if isinstance(t, NDIndexer) and _mesh(aval).explicit_axes:
+    if isinstance(t, NDIndexer) and _spec(aval):
       aval = _sharded_region(t, aval)
     else:
       aval = compat.transform_type((t,), aval)
   return aval
 
 
-def _mesh(aval):
-  """The mesh that an array is on, as its type says."""
-  if isinstance(aval, jax.core.ShapedArray):
-    return aval.sharding.mesh
-  return jax.sharding.AbstractMesh((), ())
+def _spec(aval):
+  """How an array is sharded, as its type says; empty if it is not."""
+  if not isinstance(aval, jax.core.ShapedArray):
+    return ()
+  spec = aval.sharding.spec
+  return spec if any(p is not None for p in spec) else ()
 
 
 def _sharded_region(indexer, aval):
