@@ -296,6 +296,10 @@ def scalar_remote_cells() -> dict[str, Cell]:
   )
 
 
+def _any_inside(cell: Cell) -> bool:
+  return bool(np.any(tpu_cells.inside(cell)))
+
+
 def interpreted_cells() -> dict[str, tuple[Setting | None, list[Cell]]]:
   """What TPU interpret mode runs of each table, and with which parameters.
 
@@ -328,7 +332,10 @@ def interpreted_cells() -> dict[str, tuple[Setting | None, list[Cell]]]:
     tables[f"packed_{space}"] = (setting, table, 14)
   out: dict[str, tuple[Setting | None, list[Cell]]] = {}
   for name, (setting, cells, every) in tables.items():
-    chosen = [*cells.values()][::every]
+    # The interpreter is not asked for rows that are masked off as a whole.
+    chosen = [
+      c for c in cells.values() if c.region_shape == () or _any_inside(c)
+    ][::every]
     if not sparse_cells.BITCASTS:
       # Vectors of narrow elements cannot even enter a kernel.
       chosen = [
