@@ -96,9 +96,10 @@ def measure(contestants, *args):
   seconds = {name: [] for name in programs}
   for _ in range(ROUNDS):
     for name, program in programs.items():
-      start = time.perf_counter()
-      jax.block_until_ready(program(*args))
-      seconds[name].append(time.perf_counter() - start)
+      for _ in range(2):  # The first finds the caches as the others left them.
+        start = time.perf_counter()
+        jax.block_until_ready(program(*args))
+        seconds[name].append(time.perf_counter() - start)
   return {
       name: (
           min(seconds[name]),
