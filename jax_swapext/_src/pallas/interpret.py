@@ -25,6 +25,7 @@ else.
 from __future__ import annotations
 
 from collections.abc import Callable
+import functools
 import math
 from typing import Any
 
@@ -214,37 +215,38 @@ def _access_region(ref, region: Region, update: Update, remote: bool):
     for d in region.slices
     if not tpu_region.is_static(region.indices[d].start)
   ]
-  scalar = not region.natural_shape
   if not region.int_shape and not (update.mask is not None and moving):
-    if update.mask is not None and scalar:
-      return _if(
-        update, lambda part: _box(ref, region, part, remote), ref.dtype
-      )
-    return _box(ref, region, update, remote)
+    box = functools.partial(_box, ref, region, remote=remote)
+    # What all elements share may be outside if none is accessed.
+    inside = all(
+      isinstance(i, Slice) or tpu_region.is_static(i) for i in region.indices
+    )
+    if update.mask is None or (inside and region.natural_shape):
+      return box(update)
+    return _if(update, box, ref.dtype)
   return tpu_region.in_passes(
     region, update, lambda part: _loop(ref, region, part, remote)
   )
 
 
 def _if(update: Update, access, dtype):
-  """Accesses a scalar if its mask is true."""
-  part = update.replace(
-    mask=None, operands=() if update.is_load else update.operands
-  )
+  """Accesses a region if its mask is true anywhere."""
+  part, wanted = update, jnp.any(update.mask)
+  if not update.mask.shape:
+    operands = () if update.is_load else update.operands
+    part = update.replace(mask=None, operands=operands)
   if not update.need_old:
 
-    @pl.when(update.mask)
+    @pl.when(wanted)
     def _():
       access(part)
 
     return None
-  other = update.operands[0] if update.is_load and update.operands else None
-  if other is None:
-    other = jnp.zeros((), _carried_dtype(dtype))
-  return lax.cond(update.mask, lambda: access(part), lambda: other)
+  nothing = jnp.zeros(update.mask.shape, _carried_dtype(dtype))
+  return lax.cond(wanted, lambda: access(part), lambda: update.masked(nothing))
 
 
-def _box(ref, region: Region, update: Update, remote: bool):
+def _box(ref, region: Region, update: Update, *, remote: bool):
   """A region of scalars and slices, all of it in bounds."""
   index = region.indices
   old: Any = None
@@ -296,9 +298,10 @@ def _loop(ref, region: Region, update: Update, remote: bool):
       mask=None if update.mask is None else _part(update.mask, position),
     )
     if update.mask is None:
-      got = _box(ref, inner, part, remote)
+      got = _box(ref, inner, part, remote=remote)
     else:
-      got = _if(part, lambda p: _box(ref, inner, p, remote), ref.dtype)
+      box_at = functools.partial(_box, ref, inner, remote=remote)
+      got = _if(part, box_at, ref.dtype)
     return old if got is None else _with_part(old, position, got)
 
   dtype = _carried_dtype(ref.dtype)
