@@ -121,7 +121,7 @@ def check(ctx, region: Region, dtype, update: Update, plain: bool) -> None:
   """Raises unless the update can be applied; `plain` ones stock syntax has."""
   tiled, lanes = sc_indexed.is_tc_tiling(), sc_indexed.lanes()
   packing = tpu_values.packing(dtype)
-  size, rank = lanes * packing, len(region.shape)
+  size = lanes * packing
   wanted = f"{dtype} elements of VMEM of shape {region.shape} by this index"
   if region.prefix:
     raise sc_indexed.refuse(
@@ -130,14 +130,7 @@ def check(ctx, region: Region, dtype, update: Update, plain: bool) -> None:
       "it is a view, of which it is not known where its words lie",
       "Index the Ref itself.",
     )
-  if tiled is None or (tiled and rank == 1):
-    raise sc_indexed.refuse(
-      update,
-      wanted,
-      "under TensorCore tiling neighbouring elements lie 128 words apart",
-      "Set use_tc_tiling_on_sc=False in the compiler parameters, or use a"
-      " 32-bit Ref.",
-    )
+  check_tiling(region, update, wanted)
   if is_whole_words(ctx, region, dtype):
     if plain or len(region.natural_shape) == 1:
       return
@@ -166,6 +159,19 @@ def check(ctx, region: Region, dtype, update: Update, plain: bool) -> None:
       f"Make the last dimension at least {size} long, a multiple of {packing}.",
     )
   check_words(ctx, region, dtype, update)
+
+
+def check_tiling(region: Region, update: Update, wanted: str) -> None:
+  """Raises unless it is known how a Ref of packed elements is tiled."""
+  tiled = sc_indexed.is_tc_tiling()
+  if tiled is None or (tiled and len(region.shape) == 1):
+    raise sc_indexed.refuse(
+      update,
+      wanted,
+      "under TensorCore tiling neighbouring elements lie 128 words apart",
+      "Set use_tc_tiling_on_sc=False in the compiler parameters, or use a"
+      " 32-bit Ref.",
+    )
 
 
 def check_words(ctx, region: Region, dtype, update: Update) -> None:

@@ -49,14 +49,7 @@ def check(ctx, region: Region, dtype, update: Update) -> None:
   """Raises unless `access` can apply a load, store or swap."""
   tiled, packing = sc_indexed.is_tc_tiling(), tpu_values.packing(dtype)
   wanted = f"{dtype} elements of a Ref of shape {region.shape} by this index"
-  if tiled is None or (tiled and len(region.shape) == 1):
-    raise sc_indexed.refuse(
-      update,
-      wanted,
-      "under TensorCore tiling neighbouring elements lie 128 words apart",
-      "Set use_tc_tiling_on_sc=False in the compiler parameters, or use a"
-      " 32-bit Ref.",
-    )
+  sc_packed.check_tiling(region, update, wanted)
   sc_packed.check_words(ctx, region, dtype, update)
   if not tiled and region.shape[-1] % packing:
     raise sc_indexed.refuse(
