@@ -288,6 +288,24 @@ class FetchTest(parameterized.TestCase):
     x, values = _operands(op, np.int32, access)
     self._check(op, access, x, values, order="any")
 
+  @parameterized.parameters(
+      ((), 4), ((1,), 4), ((4, 1, 1), 4), ((3, 1), 12), ((4, 3, 1), 12),
+      ((2,), 24), ((4, 1, 2), 24), ((1, 3, 2), 24),
+  )
+  def test_a_mask_cuts_no_row_that_it_need_not(self, mask_shape, updates):
+    x = np.arange(30, dtype=np.int32).reshape(5, 3, 2)
+    idx, value = np.array([1, 4, -4, 7]), x[:4] + 100
+    rng = np.random.default_rng(0)
+    f = functools.partial(jsx.fetch_add, x, idx, value)
+    for _ in range(3):
+      mask = rng.random(mask_shape) < 0.5
+      want = reference.fetch("add", x, (idx,), value, mask=mask)
+      got = jax.jit(lambda m: f(mask=m))(mask)
+      jax.tree.map(np.testing.assert_array_equal, got, want)
+    jaxpr = jax.make_jaxpr(lambda m: f(mask=m))(mask)
+    [rows] = [e for e in jaxpr.eqns if e.primitive is jsx.fetch_update_p]
+    self.assertEqual(rows.invars[1].aval.shape, (updates,))
+
   def test_arguments_are_not_changed(self):
     x = jnp.arange(4)
     jsx.fetch_add(x, np.array([1, 1]), 5)

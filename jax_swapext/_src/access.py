@@ -152,10 +152,15 @@ def canonicalize(
   )
   mask = check_mask(name, mask, numpy_shape)
   if layout is None:
-    return Access(transforms, mask, values), lambda x: x
+    return Access(transforms, mask, values), unchanged
   values = tuple(map(layout.to_region, values))
   mask = None if mask is None else layout.to_region(mask)
   return Access(transforms, mask, values), layout.from_region
+
+
+def unchanged(x: jax.Array) -> jax.Array:
+  """What `canonicalize` returns if the region's shape is NumPy's."""
+  return x
 
 
 # ## Types of views

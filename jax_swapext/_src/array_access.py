@@ -135,11 +135,13 @@ def rmw(
     reverse: bool = False,
     unique_indices: bool = False,
     drop: bool = False,
+    mask_is_uniform_over: int = 0,
 ) -> tuple[Any, jax.Array]:
   """Updates the region element by element; see `fetch_update`.
 
   With `drop`, elements outside `x` are not written and return 0; without, a
-  window without a mask has to lie inside.
+  window without a mask has to lie inside. Where the mask is the same over some
+  last axes of the region, rows along these stay whole.
   """
   name = f"fetch_{op.value}" if drop else f"atomic_{op.value}"
   dtype = _dtype(x, access.transforms)
@@ -152,7 +154,9 @@ def rmw(
     return _from_bits(old, dtype), _from_bits(new, x.dtype)
 
   def on_points(view, region):
-    rows = region.rows(name, access.mask, as_is=True)
+    rows = region.rows(
+        name, access.mask, as_is=True, uniform=mask_is_uniform_over
+    )
     table = lax.reshape(view, (rows.count, *rows.row))
     operands = [lax.reshape(v, (rows.size, *rows.row)) for v in access.operands]
     mask = rows.mask

@@ -26,6 +26,7 @@ from jax_swapext._src import array_access
 from jax_swapext._src import compat
 from jax_swapext._src import indexing
 from jax_swapext._src import semantics
+import numpy as np
 
 AtomicOp = semantics.AtomicOp
 
@@ -44,7 +45,7 @@ _DOC = """{summary}
       ``pl.ds`` does not count from the end: elements outside `x` are dropped.
     {operands}
     mask: bool, broadcasts to the region; elements where it is false are not
-      updated.
+      updated. One for whole rows, as ``mask[:, None]``, costs least.
     order: ``"index"`` for row-major order; ``"any"`` lets a platform use
       unordered hardware atomics. Derivatives keep the order anyway.{unique}
 
@@ -200,8 +201,18 @@ def _fetch(op, x, idx, operands, mask, order, unique_indices):
   access, restore = access_lib.canonicalize(
       name, x.shape, x.dtype, idx, mask, operands, op, may_leave=True
   )
+  uniform = 0
+  if access.mask is not None and restore is access_lib.unchanged:
+    uniform = _uniform_axes(np.shape(mask), len(access.mask.shape))
   old, x = array_access.rmw(
       x, access, op, order=order, need_old=True, unique_indices=unique_indices,
-      drop=True,
+      drop=True, mask_is_uniform_over=uniform,
   )
   return restore(old), x
+
+
+def _uniform_axes(shape, rank):
+  """Over how many last axes of a region a mask of some shape is the same."""
+  if all(d == 1 for d in shape):
+    return rank
+  return next(k for k, d in enumerate(reversed(shape)) if d != 1)

@@ -368,22 +368,24 @@ class Points(NamedTuple):
   shape: tuple[int, ...]
 
   def rows(
-      self, name: str, mask: jax.Array | None, *, as_is: bool = False
+      self, name: str, mask: jax.Array | None, *, as_is: bool = False,
+      uniform: int = 0,
   ) -> Rows:
     """Linear indices of the region's rows, in the region's row-major order.
 
-    A row is as many trailing dimensions as are whole; with a mask it is one
-    element, since the mask may cut a row.
+    A row is as many trailing dimensions as are whole; with a mask at most
+    `uniform` of them, over which it is the same, since it may cut a row.
 
     With `as_is`, what `fetch_update` can do at no cost is left to it: negative
     indices may remain if the table has one dimension, and the mask is given
     beside the indices.
     """
     ndim, rank = len(self.array_shape), len(self.shape)
-    kept = 0
-    while mask is None and kept < ndim and self._is_whole(ndim - 1 - kept,
-                                                          rank - 1 - kept):
+    kept, most = 0, ndim if mask is None else min(ndim, uniform)
+    while kept < most and self._is_whole(ndim - 1 - kept, rank - 1 - kept):
       kept += 1
+    if mask is not None and kept:
+      mask = mask[(..., *[0] * kept)]
     table = self.array_shape[: ndim - kept]
     shape = self.shape[: rank - kept]
     count = math.prod(table)
