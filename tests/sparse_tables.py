@@ -332,11 +332,12 @@ def interpreted_cells() -> dict[str, tuple[Setting | None, list[Cell]]]:
     tables[f"packed_{space}"] = (setting, table, 14)
   out: dict[str, tuple[Setting | None, list[Cell]]] = {}
   for name, (setting, cells, every) in tables.items():
-    names = list(cells)[::every]
-    # And one that is masked off as a whole, since a part of it may be outside.
-    outside = [name for name, c in cells.items() if not _any_inside(c)]
-    names += [name for name in outside if name not in names][:1]
-    chosen = [cells[name] for name in names]
+    # Arrays that are masked off as a whole may lie outside: one will do.
+    outside = [
+      c for c in cells.values() if c.region_shape and not _any_inside(c)
+    ]
+    inside = [c for c in cells.values() if not c.region_shape or _any_inside(c)]
+    chosen = inside[::every] + outside[:1]
     if not sparse_cells.BITCASTS:
       # Vectors of narrow elements cannot even enter a kernel.
       chosen = [
