@@ -196,7 +196,7 @@ def _sharded_region(indexer, aval):
   )
   spec = [
       aval.sharding.spec[a]
-      if isinstance(a, int) and _is_whole(indices[a], aval.shape[a])
+      if isinstance(a, int) and indexing.is_whole(indices[a], aval.shape[a])
       else None
       for a in axes
   ]
@@ -204,14 +204,6 @@ def _sharded_region(indexer, aval):
   return aval.update(
       shape=compat.indexer_shape(indexer),
       sharding=jax.sharding.NamedSharding(mesh, jax.P(*spec)),
-  )
-
-
-def _is_whole(index, size):
-  return (
-      isinstance(index, compat.Slice)
-      and not index.is_dynamic_start
-      and (index.start, index.size, index.stride) == (0, size, 1)
   )
 
 

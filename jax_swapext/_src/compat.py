@@ -308,6 +308,14 @@ def evaluate_where_not_staged(primitive: Any) -> None:
   primitive.def_bind_with_trace(bind_with_trace)
 
 
+def by_place(effects: Any, invars: Sequence[Any]) -> set[Any]:
+  """Effects on some of the variables, as ones on the places of these."""
+  place = {v: k for k, v in enumerate(invars) if type(v) is _core.Var}
+  return {
+      e.replace(place[e.input]) if hasattr(e, "input") else e for e in effects
+  }
+
+
 def splice(jaxpr: Any) -> list[Any]:
   """Does what a jaxpr with constants says, where this is called.
 
@@ -332,11 +340,7 @@ def splice(jaxpr: Any) -> list[Any]:
           name_stack=scope + source_info.name_stack
       )
     if effects:
-      place = {v: k for k, v in enumerate(eqn.invars) if type(v) is _core.Var}
-      effects = {
-          e.replace(place[e.input]) if hasattr(e, "input") else e
-          for e in effects
-      }
+      effects = by_place(effects, eqn.invars)
     outs = trace.emit_eqn(
         [read(v, source_info) for v in eqn.invars],
         [v.aval for v in eqn.outvars],

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import dataclasses
-import importlib.util
 import inspect
 import json
 import os
@@ -180,12 +179,10 @@ def check_target(target: str) -> None:
         f"compile_for: wanted one of {', '.join(TARGETS)}, got {target!r}."
     )
   if _is_tpu(target):
-    installed = importlib.util.find_spec("libtpu") is not None
-    package = "libtpu"
+    compiler, package = tpu_compiler, "libtpu"
   else:
-    installed = gpu_compiler.is_available()
-    package = "jax-cuda13-plugin"
-  if not installed:
+    compiler, package = gpu_compiler, "jax-cuda13-plugin"
+  if not compiler.is_available():
     raise ModuleNotFoundError(
         f"compile_for: {target} needs a compiler that is not installed: pip"
         f" install {package}"

@@ -15,18 +15,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 from jax.experimental import pallas as pl
 from jax_swapext._src import compile_for
 from jax_swapext._src import demo
+from jax_swapext._src import tpu_compiler
 
 TARGET = "tpu-v6e"
 
-
-def is_available() -> bool:
-  """Whether there is a compiler for TPUs."""
-  return importlib.util.find_spec("libtpu") is not None
+is_available = tpu_compiler.is_available
 
 
 def attempt(example: demo.Demo) -> demo.Attempt:

@@ -443,6 +443,7 @@ def _on_bytes(fun):
 
 
 mlir.register_lowering(fetch_update_p, lowering(portable))
+compat.prim_requires_devices.add(fetch_update_p)
 
 
 def refuse_in_kernel(ctx, *args, op, **params):
@@ -452,6 +453,3 @@ def refuse_in_kernel(ctx, *args, op, **params):
       f"fetch_{op.value}: wanted arrays outside kernels, got some in one. There"
       f" arrays cannot be updated in place: use jsx.atomic_{op.value} on a Ref."
   )
-
-
-compat.prim_requires_devices.add(fetch_update_p)

@@ -282,6 +282,15 @@ def with_known_starts(transform: Any) -> Any:
   return NDIndexer(indices, transform.shape, transform.int_indexer_shape)
 
 
+def is_whole(index: Any, size: int) -> bool:
+  """Whether an index is known to be the slice of a whole dimension."""
+  return (
+      isinstance(index, Slice)
+      and isinstance(index.start, (int, np.integer))
+      and (index.start, index.size, index.stride) == (0, size, 1)
+  )
+
+
 # ## Axes of a region
 #
 # NumPy's rule, which NDIndexer follows: the axes of the integer arrays stand

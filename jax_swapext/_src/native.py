@@ -75,11 +75,7 @@ def call_stock(
 @native_p.def_effectful_abstract_eval
 def _native_abstract_eval(*avals, jaxpr, **_):
   del avals  # Those of the jaxpr.
-  place = {v: k for k, v in enumerate(jaxpr.invars)}
-  effects = {
-      e.replace(place[e.input]) if hasattr(e, "input") else e
-      for e in jaxpr.effects
-  }
+  effects = compat.by_place(jaxpr.effects, jaxpr.invars)
   return [v.aval for v in jaxpr.outvars], effects
 
 

@@ -411,13 +411,7 @@ class Points(NamedTuple):
 
   def _is_whole(self, dim: int, axis: int) -> bool:
     index, axes = self.entries[dim]
-    return (
-        axes == (axis,)
-        and isinstance(index, Slice)
-        and isinstance(index.start, int)
-        and (index.start, index.stride) == (0, 1)
-        and int(index.size) == self.array_shape[dim]
-    )
+    return axes == (axis,) and indexing.is_whole(index, self.array_shape[dim])
 
 
 def _row_index(entry, length, shape, alone, as_is):

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 import contextlib
 import glob
+import importlib.util
 import os
 import pathlib
 import re
@@ -41,6 +42,11 @@ _DEVICE_KINDS = {
     "v6e": "TPU v6 lite",
     "tpu7x": "TPU7x",
 }
+
+
+def is_available() -> bool:
+  """Whether libtpu, which has the compiler, is installed."""
+  return importlib.util.find_spec("libtpu") is not None
 
 
 def environment(dump: str | None = None) -> dict[str, str]:

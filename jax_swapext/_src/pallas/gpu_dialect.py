@@ -44,6 +44,13 @@ import numpy as np
 
 FragmentedArray = fa.FragmentedArray
 
+ALL_SEMANTICS = (
+    gpu_core.LANExWG_SEMANTICS,
+    gpu_core.LANExWARP_SEMANTICS,
+    gpu_core.WGxWG_SEMANTICS,
+    gpu_core.WGxWARP_SEMANTICS,
+)
+
 
 def is_smem(value: ir.Value) -> bool:
   return isinstance(value.type, ir.MemRefType) and (

@@ -26,7 +26,6 @@ import functools
 from jax import numpy as jnp
 from jax._src import pjit
 from jax._src.lib.mlir import ir
-from jax._src.pallas.mosaic_gpu import core as gpu_core
 from jax._src.pallas.mosaic_gpu import lowering
 from jax.experimental.mosaic import gpu as mgpu
 from jax_swapext._src import native
@@ -34,12 +33,6 @@ from jax_swapext._src.pallas import gpu_dialect
 from jax_swapext._src.pallas import gpu_layouts
 import numpy as np
 
-_ALL_SEMANTICS = (
-    gpu_core.LANExWG_SEMANTICS,
-    gpu_core.LANExWARP_SEMANTICS,
-    gpu_core.WGxWG_SEMANTICS,
-    gpu_core.WGxWARP_SEMANTICS,
-)
 _PAIRS = (np.dtype(np.float16), np.dtype(jnp.bfloat16))
 
 
@@ -97,7 +90,7 @@ def _rule(semantics, ctx, *args, stock, stock_params, jaxpr):
 
 def register() -> None:
   """Registers the rules of `native`."""
-  for semantics in _ALL_SEMANTICS:
+  for semantics in gpu_dialect.ALL_SEMANTICS:
     lowering.register_lowering_rule(native.native_p, *semantics)(
         functools.partial(_rule, semantics)
     )

@@ -95,10 +95,7 @@ def _register(primitive, name, instead, emit):
 
     return gpu_dialect.per_thread(ctx, body, [], lambda aval: None)
 
-  for s in (
-      gpu_core.LANExWG_SEMANTICS, gpu_core.LANExWARP_SEMANTICS,
-      gpu_core.WGxWG_SEMANTICS, gpu_core.WGxWARP_SEMANTICS,
-  ):
+  for s in gpu_dialect.ALL_SEMANTICS:
     lowering.register_lowering_rule(primitive, *s)(rule)
 
 

@@ -53,12 +53,6 @@ AtomicOp = semantics.AtomicOp
 Request = gpu_engine.Request
 Site = gpu_site.Site
 
-_ALL_SEMANTICS = (
-    gpu_core.LANExWG_SEMANTICS,
-    gpu_core.LANExWARP_SEMANTICS,
-    gpu_core.WGxWG_SEMANTICS,
-    gpu_core.WGxWARP_SEMANTICS,
-)
 
 
 # ## What stock rules do right
@@ -350,7 +344,7 @@ def _register(primitive, make_request):
     request = make_request(seen, tree, leaf_avals=avals[1:], **params)
     return _estimate(request, avals, tree, ctx.lowering_semantics)
 
-  for s in _ALL_SEMANTICS:
+  for s in gpu_dialect.ALL_SEMANTICS:
     lowering.register_lowering_rule(primitive, *s)(rule)
   lowering._register_resource_estimator(primitive)(estimate)
 
@@ -372,7 +366,7 @@ _register(
         aval, tree, AtomicOp.CAS, leaf_avals=leaf_avals, **params
     ),
 )
-for _semantics in _ALL_SEMANTICS:
+for _semantics in gpu_dialect.ALL_SEMANTICS:
   lowering.register_lowering_rule(fetch_update.fetch_update_p, *_semantics)(
       fetch_update.refuse_in_kernel
   )

@@ -28,6 +28,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 from jax_swapext._src import compat
+from jax_swapext._src import indexing
 from jax_swapext._src import load
 from jax_swapext._src import swap
 from jax_swapext._src.pallas import sc_indexed
@@ -171,7 +172,7 @@ def _is_neighbours(region: Region) -> bool:
     return True
   # Tiles of rows lie between.
   lanes = tpu_tiles.LANES
-  whole = index.size % lanes == 0 or tpu_region.is_whole(
+  whole = index.size % lanes == 0 or indexing.is_whole(
     index, region.shape[-1]
   )
   return whole and region.multiple(index.start) % lanes == 0

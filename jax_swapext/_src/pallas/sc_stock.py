@@ -23,6 +23,7 @@ from jax._src.lib.mlir import ir
 from jax._src.pallas.mosaic import sc_core
 from jax._src.pallas.mosaic import sc_lowering
 from jax_swapext._src import compat
+from jax_swapext._src.pallas import stock
 from jax_swapext._src.pallas import tpu_lowering
 from jax_swapext._src.pallas import tpu_region
 
@@ -103,8 +104,7 @@ def is_chain(transforms, view, ctx) -> bool:
   if not passes and view.shape not in sc_core.supported_shapes(view.dtype):
     return False
   return bool(view.shape) and all(
-    not t.int_indexer_shape
-    and all(i.stride == 1 for i in t.indices if isinstance(i, compat.Slice))
+    stock.selects_window(t)
     for t in transforms
     if isinstance(t, compat.NDIndexer)
   )

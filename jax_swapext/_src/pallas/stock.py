@@ -60,8 +60,13 @@ def as_stock(eqn: Any) -> Any:
 def is_window(access: Any) -> bool:
   """Whether an access is to slices without strides, and to scalars."""
   return all(
-      isinstance(t, compat.NDIndexer)
-      and not t.int_indexer_shape
-      and all(i.stride == 1 for i in t.indices if isinstance(i, compat.Slice))
+      isinstance(t, compat.NDIndexer) and selects_window(t)
       for t in access.transforms
+  )
+
+
+def selects_window(indexer: Any) -> bool:
+  """Whether all indices are slices without strides, or scalars."""
+  return not indexer.int_indexer_shape and all(
+      i.stride == 1 for i in indexer.indices if isinstance(i, compat.Slice)
   )

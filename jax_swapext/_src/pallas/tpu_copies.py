@@ -30,6 +30,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 from jax_swapext._src import compat
+from jax_swapext._src import indexing
 from jax_swapext._src import semantics
 from jax_swapext._src.pallas import tpu_loops
 from jax_swapext._src.pallas import tpu_region
@@ -95,7 +96,7 @@ def _copies(view: Any, region: Region, dtype: Any) -> bool:
   if tpu_values.packing(dtype) > 1 or region.int_shape:
     return False
   return all(
-    tpu_region.is_whole(i, n)
+    indexing.is_whole(i, n)
     for i, n in zip(region.indices, region.shape, strict=True)
   ) and not isinstance(view, compat.TransformedRef)
 

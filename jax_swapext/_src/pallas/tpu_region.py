@@ -139,15 +139,6 @@ def is_array_index(index: Any) -> bool:
   return not isinstance(index, Slice) and bool(np.shape(index))
 
 
-def is_whole(index: Any, size: int) -> bool:
-  """Whether an index is the slice of a whole dimension."""
-  return (
-    isinstance(index, Slice)
-    and is_static(index.start)
-    and (int(index.start), index.size, index.stride) == (0, size, 1)
-  )
-
-
 def is_static(x: Any) -> bool:
   return isinstance(x, (int, np.integer))
 
@@ -213,7 +204,7 @@ class _Composer:
     for axis, entry in zip(self.axes, indexer.indices, strict=True):
       if isinstance(axis, tuple):
         n = self.int_shape[axis[1]]
-        if not is_whole(entry, n):
+        if not indexing.is_whole(entry, n):
           raise NotImplementedError(
             f"{self.name}: wanted the whole of an axis that index arrays"
             " made, got an index into it: TPU kernels cannot index the"
@@ -247,7 +238,8 @@ class _Composer:
         " no memory of its own. Change the order of the transforms."
       )
     whole = all(
-      is_whole(i, n) for i, n in zip(self.indices, self.shape, strict=True)
+      indexing.is_whole(i, n)
+      for i, n in zip(self.indices, self.shape, strict=True)
     )
     indexers = () if whole else self.pending
     self.prefix = (*self.prefix, *indexers, transform)

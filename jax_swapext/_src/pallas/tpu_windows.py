@@ -32,6 +32,7 @@ from jax._src.state import primitives as state_primitives  # get, set on views
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 from jax_swapext._src import compat
+from jax_swapext._src import indexing
 from jax_swapext._src import semantics
 from jax_swapext._src.pallas import tpu_region
 from jax_swapext._src.pallas import tpu_tiles
@@ -106,7 +107,7 @@ class Window:
     lane: Any = region.indices[memory.lane]
     rows = row.size if isinstance(row, Slice) else 1
     lanes = region.shape[memory.lane]
-    whole = tpu_region.is_whole(lane, lanes)
+    whole = indexing.is_whole(lane, lanes)
     return bool(rows == 1) and whole and lanes >= 2 * tpu_tiles.LANES
 
   @property

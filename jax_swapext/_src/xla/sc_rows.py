@@ -31,7 +31,6 @@ from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 from jax_swapext._src.pallas import tpu_values
 from jax_swapext._src.xla import sc_updates
-import numpy as np
 
 Plan = sc_updates.Plan
 
@@ -142,10 +141,7 @@ def _kernel(plan, count, *refs, buffer, listed, row_of, place_of, first_of,
       each_row(size, lambda j: pushes(j, lambda copy: copy.start()))
       each_row(size, lambda j: pushes(j, lambda copy: copy.wait()))
 
-    batches = listed_count + np.int32(batch - 1) >> np.int32(
-        batch.bit_length() - 1
-    )
-    lax.fori_loop(0, batches, in_batch, None)
+    lax.fori_loop(0, sc_updates.pieces(listed_count, batch), in_batch, None)
 
   sc_updates.in_blocks(plan, [idx], [buffer], loaded, run)
 

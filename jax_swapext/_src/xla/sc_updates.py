@@ -30,13 +30,13 @@ import jax
 from jax import lax
 from jax._src import config  # the context manager of TPU interpret mode
 from jax._src.pallas import mpmd  # `pl.kernel` has no aliases
-from jax._src.pallas.mosaic import sc_core
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import tpu_sc as plsc
 import jax.numpy as jnp
 from jax_swapext._src import semantics
 from jax_swapext._src import swap
+from jax_swapext._src.pallas import sc_remote
 import numpy as np
 
 INT = np.dtype(np.int32)
@@ -236,9 +236,12 @@ def vector(plan: Plan, k: Any, offset: Any = 0) -> Any:
 
 def vectors(plan: Plan, count: Any) -> Any:
   """How many vectors have so many words."""
-  return count + np.int32(plan.lanes - 1) >> np.int32(
-      plan.lanes.bit_length() - 1
-  )
+  return pieces(count, plan.lanes)
+
+
+def pieces(count: Any, size: int) -> Any:
+  """How many pieces of a size, a power of two, hold so many words."""
+  return count + np.int32(size - 1) >> np.int32(size.bit_length() - 1)
 
 
 def part(k: Any, size: int) -> Any:
@@ -248,8 +251,6 @@ def part(k: Any, size: int) -> Any:
 
 def push(source: Any, target: Any, semaphore: Any) -> Any:
   """The copy of something in VMEM to HBM."""
-  # Drop the semaphore once jax >= 0.12: a stream out of VMEM then needs none,
-  # and JAX warns of one. The interpreter wants it.
-  if hasattr(sc_core, "SparseCorePushStreamWarning") and not _interpret_mode():
-    semaphore = None
-  return pltpu.make_async_copy(source, target, semaphore)
+  # The interpreter wants the semaphore, of which JAX warns elsewhere.
+  copy = pltpu.make_async_copy if _interpret_mode() else sc_remote.push
+  return copy(source, target, semaphore)
