@@ -57,21 +57,8 @@ def row_cells(count: int = 1_000_001) -> list[Cell]:
   ]
 
 
-def _kernels(part):
-  found = (*cells(), *row_cells())[part::3]
-  return {c.name: (c, c.shapes(UPDATES)) for c in found}
-
-
-def kernels_0():
-  return _kernels(0)
-
-
-def kernels_1():
-  return _kernels(1)
-
-
-def kernels_2():
-  return _kernels(2)
+def kernels():
+  return {c.name: (c, c.shapes(UPDATES)) for c in (*cells(), *row_cells())}
 
 
 def measured_cells():

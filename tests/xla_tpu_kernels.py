@@ -15,10 +15,13 @@
 
 import dataclasses
 import itertools
+import time
 from unittest import mock
 
 import jax
 import jax.numpy as jnp
+import jax_swapext as jsx
+from jax_swapext import testing
 from jax_swapext._src import fetch_update
 from jax_swapext._src import semantics
 from jax_swapext._src import support
@@ -172,24 +175,8 @@ def cells() -> list[Cell]:
   return list(dict.fromkeys(found))
 
 
-def _kernels(part):
-  return {c.name: (c, c.shapes()) for c in cells()[part::4]}
-
-
-def kernels_0():
-  return _kernels(0)
-
-
-def kernels_1():
-  return _kernels(1)
-
-
-def kernels_2():
-  return _kernels(2)
-
-
-def kernels_3():
-  return _kernels(3)
+def kernels():
+  return {c.name: (c, c.shapes()) for c in cells()}
 
 
 def _by_tensorcore(cell):
@@ -223,3 +210,28 @@ def measured():
   return {
       c.name: (_by_tensorcore(c), c.shapes(100_000)) for c in measured_cells()
   }
+
+
+def compiled_in_place(case, target, table, n):
+  """The HLO of `n` additions to a donated table, after checks of `case`.
+
+  Args:
+    case: the test case.
+    target: as for `testing.compile_for`.
+    table: the shape of the table.
+    n: how many updates.
+  """
+  start = time.monotonic()
+  compiled = testing.compile_for(
+      target,
+      jsx.fetch_add,
+      jax.ShapeDtypeStruct(table, np.float32),
+      jax.ShapeDtypeStruct((n,), np.int32),
+      jax.ShapeDtypeStruct((n, *table[1:]), np.float32),
+      donate_argnums=0,
+  )
+  case.assertLess(time.monotonic() - start, 60)  # XLA's sort takes minutes
+  shape = ",".join(map(str, table))
+  case.assertNotRegex(compiled.hlo, rf"f32\[{shape}\]\S* copy")
+  case.assertIn("input_output_alias", compiled.hlo)
+  return compiled.hlo

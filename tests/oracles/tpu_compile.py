@@ -71,15 +71,17 @@ def compile_all(
   generation: str,
   *,
   names: Sequence[str] = (),
+  share: tuple[int, int] = (0, 1),
   text: bool = False,
 ) -> dict[str, Compiled]:
-  """Compiles all kernels of a factory, or those named.
+  """Compiles all kernels of a factory, or those named, or a share of them.
 
   Args:
     module: Module of the factory, importable from the tests folder.
     factory: Its name there.
     generation: One of `GENERATIONS`.
     names: Which kernels; none means all.
+    share: `(k, n)`: the k-th of these, the n-th after it and so on.
     text: Whether to return the assembly too.
 
   Returns:
@@ -94,6 +96,7 @@ def compile_all(
     factory=factory,
     generation=generation,
     names=list(names),
+    share=share,
     skip=[],
     text=text,
   )
@@ -191,7 +194,8 @@ def _child(request) -> None:
   )
   module = importlib.import_module(request["module"])
   kernels = getattr(module, request["factory"])()
-  for name, (f, shapes) in kernels.items():
+  first, step = request["share"]
+  for name, (f, shapes) in list(kernels.items())[first::step]:
     if name in request["skip"]:
       continue
     if request["names"] and name not in request["names"]:
